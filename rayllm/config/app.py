@@ -224,35 +224,30 @@ class AppConfig(Frozen):
     @model_validator(mode="after")
     def _names_lead_somewhere(self) -> AppConfig:
         ids = {model.model_id for model in self.models}
+
+        def check(key: str, *names: str) -> None:
+            for name in names:
+                if name not in ids:
+                    raise ValueError(f"{key}: no model has the id `{name}`")
+
         for alias, target in self.router.model_aliases.items():
             if alias in ids:
                 raise ValueError(f"router.model_aliases: `{alias}` is the id of a model itself")
-            if target not in ids:
-                raise ValueError(f"router.model_aliases.{alias}: no model has the id `{target}`")
+            check(f"router.model_aliases.{alias}", target)
         self._adapters_have_names_of_their_own(ids | self.router.model_aliases.keys())
-        for name in self.router.routing_by_model.keys() - ids:
-            raise ValueError(f"router.routing_by_model: no model has the id `{name}`")
-        self._fallbacks_are_other_models(ids)
-        self._guards_are_models(ids)
-        return self
-
-    def _guards_are_models(self, ids: set[str]) -> None:
-        guards = [guard.model for guard in self.router.guards]
-        for index, name in enumerate(guards):
-            if name not in ids:
-                raise ValueError(f"router.guards.{index}.model: no model has the id `{name}`")
-            if name in guards[:index]:
-                raise ValueError(f"router.guards.{index}.model: `{name}` is a guard already; keep one")
-
-    def _fallbacks_are_other_models(self, ids: set[str]) -> None:
+        check("router.routing_by_model", *self.router.routing_by_model)
         for model, others in self.router.fallbacks.items():
-            for name in (model, *others):
-                if name not in ids:
-                    raise ValueError(f"router.fallbacks: no model has the id `{name}`")
+            check("router.fallbacks", model, *others)
             if model in others:
                 raise ValueError(f"router.fallbacks.{model}: `{model}` cannot be its own fallback; remove it")
             if twice := sorted({name for name in others if others.count(name) > 1}):
                 raise ValueError(f"router.fallbacks.{model}: `{twice[0]}` is listed twice; keep one")
+        guards = [guard.model for guard in self.router.guards]
+        for index, name in enumerate(guards):
+            check(f"router.guards.{index}.model", name)
+            if name in guards[:index]:
+                raise ValueError(f"router.guards.{index}.model: `{name}` is a guard already; keep one")
+        return self
 
     def _adapters_have_names_of_their_own(self, taken: set[str]) -> None:
         """Adapters of `lora_modules` can be requested by name alone, so the name must be unique."""

@@ -18,7 +18,7 @@ from rayllm.config.app import AppConfig, RouterConfig
 from rayllm.config.faults import config_error, did_you_mean
 from rayllm.config.legacy import Changes, refuse_removed_application, refuse_removed_model, upgrade
 from rayllm.config.model import GenerationConfig, ModelConfig
-from rayllm.config.paths import absolute, absolute_router, search_folders
+from rayllm.config.paths import absolute, absolute_router, candidates_of, search_folders
 from rayllm.config.secrets import unexpanded
 from rayllm.config.yaml import parse_yaml, read_yaml
 from rayllm.core.errors import ConfigError
@@ -197,8 +197,7 @@ def expand(
 
 def _files(text: str, key: str, folders: tuple[Path, ...]) -> list[Path]:
     """The model files of a path, folder or glob, in the first folder with a match."""
-    pattern = Path(text).expanduser()
-    candidates = [pattern] if pattern.is_absolute() else list(dict.fromkeys((f / pattern).resolve() for f in folders))
+    candidates = candidates_of(text, folders)
     for candidate in candidates:
         if candidate.is_file():
             return [candidate]

@@ -23,10 +23,15 @@ _PATH_KEYS: dict[tuple[str, ...], bool] = {
 }
 
 
+def candidates_of(text: str, folders: tuple[Path, ...]) -> list[Path]:
+    """Where a path may be, in order: itself if absolute, else in each of the folders."""
+    path = Path(text).expanduser()
+    return [path] if path.is_absolute() else list(dict.fromkeys((folder / path).resolve() for folder in folders))
+
+
 def find(text: str, folders: tuple[Path, ...], key: str) -> Path:
     """Look up a path, the value of `key`, in each folder in turn; the ConfigError without one lists the candidates."""
-    path = Path(text).expanduser()
-    candidates = [path] if path.is_absolute() else list(dict.fromkeys((folder / path).resolve() for folder in folders))
+    candidates = candidates_of(text, folders)
     for candidate in candidates:
         if candidate.exists():
             return candidate
@@ -37,10 +42,7 @@ def kept_in(text: str, folders: tuple[Path, ...]) -> str:
     """Look up a path that may not exist yet, by default in the first of the folders. Bucket URIs stay as they are."""
     if not text or "://" in text:
         return text
-    path = Path(text).expanduser()
-    if path.is_absolute():
-        return str(path)
-    candidates = [(folder / path).resolve() for folder in folders]
+    candidates = candidates_of(text, folders)
     return str(next((candidate for candidate in candidates if candidate.exists()), candidates[0]))
 
 

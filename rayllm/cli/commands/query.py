@@ -64,7 +64,6 @@ def command(
 
 
 def _stats(completion: Completion) -> str:
-    """Latency and throughput in one line."""
     parts = [f"answered in {completion.e2e_s:.2f} s"]
     if completion.ttft_s is not None:
         parts.append(f"first token after {1000 * completion.ttft_s:.0f} ms")

@@ -145,7 +145,6 @@ def _row(model: ModelReport, recent: _Rates) -> list[str]:
 
 
 def _lines(model: ModelReport) -> Iterator[str]:
-    """Details of a model below the table."""
     for each in model.replicas:
         yield f"{model.model_id}, replica {each.id}" + (f" on {each.node}: " if each.node else ": ") + _state(each)
     if model.reason:

@@ -56,7 +56,6 @@ def _check(path: Path) -> dict[str, Any]:
 
 
 def _models(path: Path) -> list[str]:
-    """Ids of the models in a serve config, or of a model file."""
     if not is_serve_file(read_yaml(path)):
         return [load_model(path).model_id]
     configs = [load_app(each.get("args") or {}, path.resolve().parent) for each in load_serve_file(path)]

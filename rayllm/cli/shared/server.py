@@ -79,7 +79,7 @@ class Server:
         return self.root
 
     def get(self, path: str, **fields: type) -> dict[str, Any]:
-        """Read a path of the API, such as `models`; raises ServerError for a response without `fields` of such types."""
+        """Read a path of the API, such as `models`; raises ServerError if the response lacks `fields` of a type."""
         with self._connected() as openai:
             content = openai.get(f"/{path}", cast_to=object, options={"timeout": _GET_S})
         if not isinstance(content, dict) or not all(isinstance(content.get(name), fields[name]) for name in fields):

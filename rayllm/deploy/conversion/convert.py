@@ -214,7 +214,6 @@ def _router(served: Served, models: Iterable[Converted]) -> object:
 
 
 def _model_text(config: Mapping) -> str:
-    """Render a model's file."""
     return "\n".join(dump_yaml(part) for part in _parts(config))
 
 
@@ -230,7 +229,6 @@ def _parts(config: Mapping) -> list[Mapping]:
 
 
 def _serve_text(config: Mapping) -> str:
-    """Render a serve config."""
     head = {key: value for key, value in config.items() if key != "applications"}
     parts = [head, {"applications": config["applications"]}]
     return "\n".join(dump_yaml(part) for part in parts if part)
