@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from rayllm.config import LocalSource
@@ -50,7 +51,7 @@ def check_tensors(
 
 
 def find_contradiction(folder: str, arguments: Mapping[str, Any] | None = None) -> ConfigError | None:
-    """What the tensors of a local folder contradict in its config.json; None if nothing is found.
+    """What the tensors of a local folder contradict in its config.json; None without a contradiction.
 
     The formats in `arguments`, of `engine_kwargs`, say which tensors are loaded.
     """
@@ -58,10 +59,9 @@ def find_contradiction(folder: str, arguments: Mapping[str, Any] | None = None) 
         info = inspect_model(LocalSource(path=folder), arguments=arguments)
     except RayLLMError:
         return None
-    try:
+    architecture = None
+    with suppress(ConfigError):
         architecture = read_architecture(info.config)
-    except ConfigError:
-        architecture = None
     try:
         check_tensors(info.config, info.tensors, architecture)
     except ConfigError as error:

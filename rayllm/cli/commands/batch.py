@@ -8,7 +8,7 @@ import os
 import shutil
 import socket
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from rayllm.core.errors import ConfigError
 if TYPE_CHECKING:
     from rayllm.batch.files.job import Job
 
+# The job in a work folder: its input, model and size, and its process.
 _STATE = "job.json"
 
 
@@ -74,8 +75,9 @@ def run(
     if faults := job.validate():
         lines = "\n".join(f"{input_file}: {fault}" for fault in faults)
         raise ConfigError(f"{lines}\nhint: nothing was run; fix these lines and run it again.")
-    host = socket.gethostname()
-    _State(str(input_file.absolute()), executor["model"], job.counts.total, os.getpid(), host).write(work)
+    work.mkdir(parents=True, exist_ok=True)
+    state = {"input": str(input_file.absolute()), "model": executor["model"], "total": job.counts.total}
+    (work / _STATE).write_text(json.dumps({**state, "pid": os.getpid(), "host": socket.gethostname()}))
     with connected(address):
         interrupt_on_signals()
         # Ray Data logs each plan that it runs; errors are raised.
@@ -115,26 +117,6 @@ def status(server: Server, what: str | None, as_json: bool) -> None:
         click.echo("no batches.", err=True)
 
 
-@dataclass(frozen=True)
-class _State:
-    """The job for an output, and the job's process."""
-
-    input: str
-    model: str
-    total: int
-    pid: int
-    host: str
-
-    def write(self, work: Path) -> None:
-        work.mkdir(parents=True, exist_ok=True)
-        (work / _STATE).write_text(json.dumps(asdict(self)))
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the process is alive; assumed of a process on another machine."""
-        return self.host != socket.gethostname() or Path(f"/proc/{self.pid}").exists()
-
-
 def _work(output: Path) -> Path:
     return output.with_name(f"{output.name}.work")
 
@@ -168,10 +150,12 @@ def _local(output: Path) -> dict[str, Any]:
             completed = sum(1 for _ in lines)
         counts = {"total": completed, "completed": completed, "failed": 0}
         return {"id": str(output), "status": "completed", "request_counts": counts}
-    state = _State(**json.loads((work / _STATE).read_text()))
-    progress = _job(Path(state.input), work, model=state.model, show_progress=False).progress()
-    counts = {"total": state.total, "completed": progress.completed, "failed": progress.failed}
-    return {"id": str(output), "status": "in_progress" if state.is_running else "broken_off", "request_counts": counts}
+    state = json.loads((work / _STATE).read_text())
+    progress = _job(Path(state["input"]), work, model=state["model"], show_progress=False).progress()
+    counts = {"total": state["total"], "completed": progress.completed, "failed": progress.failed}
+    # A process on another machine is assumed to be alive.
+    is_running = state["host"] != socket.gethostname() or Path(f"/proc/{state['pid']}").exists()
+    return {"id": str(output), "status": "in_progress" if is_running else "broken_off", "request_counts": counts}
 
 
 def _summary_line(summary: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Chat templates for tool calling, for model families whose own template lacks tools or refuses vLLM's messages.
 
 A template is named after the vLLM tool parser that parses its calls. Each is one file, since vLLM takes a chat template
-as one text.
+as one text. Process: any.
 """
 
 from __future__ import annotations
@@ -18,6 +18,6 @@ def names() -> tuple[str, ...]:
 
 
 def read(name: str) -> str | None:
-    """The chat template for a tool parser; None if there is none."""
+    """The chat template for a tool parser; None for an unknown parser."""
     # Only a known name becomes a path: names come from configurations.
     return (files(__name__) / f"{name}{_SUFFIX}").read_text(encoding="utf-8") if name in names() else None
