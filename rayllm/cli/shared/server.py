@@ -67,7 +67,10 @@ class Model:
 class Server:
     """An OpenAI-compatible server.
 
-    `root` is its URL without the API's version. `key` comes from the environment variable `variable`; "" is none.
+    Attributes:
+        root: URL without the API's version.
+        key: API key, or "".
+        variable: name of the key's environment variable.
     """
 
     root: str

@@ -13,10 +13,15 @@ from rayllm.config.base import Frozen
 
 
 class Family(Frozen):
-    """A family of models.
+    """A family of models, to which a model belongs by its id, or else by its chat template.
 
-    A model belongs to it if its id matches `names` and its `model_type` is in `types`, or if its chat template contains
-    all of `template`. Parsers are vLLM's names. `prompt_format` is None if the models' own template is as good.
+    Attributes:
+        names: pattern of the models' ids.
+        types: the models' `model_type`s; empty is any.
+        template: texts that are all in the models' chat templates.
+        tool_parser: vLLM's name of the parser.
+        reasoning_parser: vLLM's name of the parser.
+        prompt_format: None if the models' own template is as good.
     """
 
     name: str
@@ -47,7 +52,7 @@ def families() -> tuple[Family, ...]:
 
 
 def find_family(model_id: str, model_type: str, chat_template: str | None) -> Family | None:
-    """Find the family of a model by its id, or else by its chat template; an empty type is unknown."""
+    """Find the family of a model by its id, or else by its chat template; "" is an unknown type."""
     by_id = [family for family in families() if family.matches_id(model_id, model_type)]
     by_template = [family for family in families() if family.matches_template(chat_template or "")]
     return next(iter([*by_id, *by_template]), None)
