@@ -1,7 +1,32 @@
 """The exception hierarchy. The class of an exception determines the HTTP status, except of refusals by hooks.
 
-docs/errors.md lists what clients see. Constructors take positional arguments, so that exceptions survive pickling
-between Ray processes.
+RayLLMError                      500  server_error
+├── ConfigError                        invalid configuration; raised at load time, never over HTTP
+├── SourceError                        weights or a tokenizer cannot be fetched
+├── ClusterError                       the cluster lacks resources for a model
+├── StorageError                       a storage folder cannot be read or written
+├── RequestError                 400  invalid_request_error
+│   ├── AuthenticationError      401  invalid_api_key
+│   ├── PermissionDeniedError    403  permission_denied
+│   ├── ModelNotFoundError       404  model_not_found
+│   ├── RouteNotFoundError       404  not_found
+│   ├── ObjectNotFoundError      404  not_found
+│   ├── MethodNotAllowedError    405  method_not_allowed
+│   ├── RequestTimeoutError      408  timeout
+│   ├── ConflictError            409  conflict
+│   ├── BodyTooLargeError        413  request_too_large
+│   ├── QuotaError               429  insufficient_quota, with Retry-After
+│   ├── RateLimitError           429  rate_limit_exceeded, with Retry-After and x-ratelimit-…
+│   ├── HeadersTooLargeError     431  headers_too_large
+│   └── RefusedError             403  request_refused, by a guard or a hook, which chooses status and code
+├── UnavailableError             503  overloaded_error, with Retry-After
+│   └── ConstraintNotCheckedError 503 constraint_not_checked
+├── HookError                    500  hook_failed
+├── GuardError                   503  guard_failed
+└── EngineError                  500  server_error
+    └── QuarantineError          500  request_quarantined
+
+Constructors take positional arguments, so that exceptions survive pickling between Ray processes.
 """
 
 from __future__ import annotations
