@@ -33,7 +33,9 @@ def reference() -> str:
 
 def _module(name: str) -> Iterator[str]:
     module = import_module(name)
-    yield f"## `{name}`\n\n{_prose(module.__doc__ or '')}\n"
+    # Which process runs a package is for those who work on it.
+    about = (module.__doc__ or "").partition("Process:")[0].rstrip()
+    yield f"## `{name}`\n\n{_prose(about)}\n"
     for public in _MODULES[name] or module.__all__:
         yield from _member(public, getattr(module, public), "###")
 

@@ -81,7 +81,7 @@ def _pass_file(function: Callable[..., None]) -> Callable[..., None]:
 def create(
     file: KeyFile, name: str, models: str | None, expires: str | None, labels: tuple[str, ...], **options: Any
 ) -> None:
-    """Create a key, and print the key: it is shown only this once."""
+    """Create a key, and print it: it is shown only this once."""
     from rayllm.access import Key, new_key
     from rayllm.access.key import key_hash
     from rayllm.config.faults import config_error
@@ -148,7 +148,7 @@ def revoke(file: KeyFile, name: str) -> None:
 @click.argument("name")
 @_pass_file
 def rotate(file: KeyFile, name: str) -> None:
-    """Replace the key NAME by a new key with the same rights, and print the new key: it is shown only this once."""
+    """Replace the key NAME by a new one with the same rights, and print that: it is shown only this once."""
     from rayllm.access import new_key
     from rayllm.access.key import key_hash
 
