@@ -24,8 +24,8 @@ MODEL = "x-rayllm-model"
 ADAPTER = "x-rayllm-adapter"
 """The adapter's name without its base model; absent for the base model."""
 
-ADAPTER_PATH = "x-rayllm-adapter-path"
-"""Location of an adapter that an administrator has loaded, percent-encoded."""
+ADAPTER_SOURCE = "x-rayllm-adapter-path"
+"""The source of an adapter that an administrator has registered, percent-encoded."""
 
 ADAPTER_RELOAD = "x-rayllm-adapter-reload"
 """Present if the adapter is to be loaded at its newest version, whatever is loaded or failed before."""
@@ -71,8 +71,8 @@ FRAMES = "x-rayllm-frames"
 STATS = "x-rayllm-stats"
 """In a complete reply: what the engine did for the request, as JSON. A stream has it in a frame."""
 
-METRICS_PATH = "/rayllm/metrics"
+METRICS_URL = "/rayllm/metrics"
 """Metrics of a replica, in the format that the `Accept` header asks for."""
 
-ADAPTERS_PATH = "/rayllm/adapters"
+LOOKUP_URL = "/rayllm/adapters"
 """Lookup of adapters at a replica: `{"names": […]}` is answered by `{"missing": […]}`."""

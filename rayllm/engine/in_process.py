@@ -102,7 +102,7 @@ class InProcessClient:
             yield None
             return
         assert self.adapter_pool is not None  # noqa: S101  (it has a `lora_config`)
-        async with use_adapter(self.adapter_pool, adapter, None, str(adapter)) as loaded:
+        async with use_adapter(self.adapter_pool, adapter, str(adapter)) as loaded:
             yield loaded.lora_request
 
     def _with_bos(self, prompt: Prompt) -> Prompt:

@@ -49,7 +49,7 @@ from rayllm.engine.vllm import request_stats as vllm_request_stats
 from rayllm.engine.vllm import sampling_limits as vllm_sampling_limits
 from rayllm.engine.vllm import structured_output as vllm_structured_output
 from rayllm.engine.vllm.constraint_compiler import ConstraintCompiler
-from rayllm.lora import AdapterName
+from rayllm.lora import Adapter
 from rayllm.plan.consistency import find_contradiction
 from rayllm.plan.cores import ALONE, Neighbors
 from rayllm.sources import LoggedProgress, Progress
@@ -176,7 +176,7 @@ class EngineServer:
             )
             # The replica must not start without them.
             for module in self._model.lora_config.lora_modules if self._model.lora_config else ():
-                await self.adapter_pool.load(AdapterName(self._model.model_id, module.name))
+                await self.adapter_pool.load(Adapter(self._model.model_id, module.name))
 
     def _plan(self, model: ModelConfig) -> RequestPlan:
         """The request plan for a configuration of the model, its own or one changed by an adapter."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rayllm.config import BucketSource, HubSource
 from rayllm.core.errors import RequestError
-from rayllm.lora.names import AdapterName, parse_name
+from rayllm.lora.adapter import Adapter, parse_adapter
 from rayllm.lora.validation import CONFIG
 from rayllm.sources.stores import BucketStore, HubStore, LocalStore, Store
 from rayllm.sources.stores.hub import list_adapters
@@ -20,24 +20,26 @@ from rayllm.sources.stores.hub import list_adapters
 
 @dataclass(frozen=True)
 class Catalog:
-    """Adapters of one base model. Its functions block.
+    """The catalog of one base model's adapters. All calls block.
 
-    `candidates` returns the stores where an adapter may be: the first with any files wins. `folders` lists what may be
-    folders of adapters.
+    Attributes:
+        base: id of the base model.
+        candidates: returns the stores where an adapter may be; the first with any files wins.
+        folders: lists what may be folders of adapters.
     """
 
     base: str
-    candidates: Callable[[AdapterName], list[Store]]
+    candidates: Callable[[Adapter], list[Store]]
     folders: Callable[[], Iterable[str]]
 
-    def names(self) -> list[AdapterName]:
-        """List all adapters, sorted.
+    def adapters(self) -> list[Adapter]:
+        """List all adapters, sorted by name.
 
         Raises:
             SourceError: the catalog cannot be listed.
         """
-        names = {_parse_folder(folder, self.base) for folder in self.folders()}
-        return sorted((name for name in names if name), key=str)
+        adapters = {_parse_folder(folder, self.base) for folder in self.folders()}
+        return sorted((adapter for adapter in adapters if adapter), key=str)
 
 
 def open_catalog(path: str, base: str) -> Catalog:
@@ -48,38 +50,38 @@ def open_catalog(path: str, base: str) -> Catalog:
     if path.startswith(("s3://", "gs://")):
         store = BucketStore(BucketSource(bucket_uri=path))
         return Catalog(
-            base, lambda name: [store.subfolder(folder) for folder in _layouts(name)], partial(_bucket_folders, store)
+            base, lambda adapter: [store.subfolder(path) for path in _layouts(adapter)], partial(_bucket_folders, store)
         )
     root = Path(path)
     return Catalog(
         base,
-        lambda name: [LocalStore(root / folder, root) for folder in _layouts(name)],
+        lambda adapter: [LocalStore(root / folder, root) for folder in _layouts(adapter)],
         partial(_local_folders, root, base.count("/")),
     )
 
 
-def open_adapter(path: str) -> Store:
+def open_source(source: str) -> Store:
     """Open the store of a single adapter: a local folder, a bucket prefix, or a repository of the hub.
 
     Raises:
-        RequestError: the path is none of these.
+        RequestError: the text is no folder, no bucket address and no id of the hub.
     """
     try:
-        if not path.isprintable():
-            raise ValueError(path)
-        if path.startswith(("s3://", "gs://")):
-            return BucketStore(BucketSource(bucket_uri=path))
-        if path.startswith(("/", ".", "~")):
+        if not source.isprintable():
+            raise ValueError(source)
+        if source.startswith(("s3://", "gs://")):
+            return BucketStore(BucketSource(bucket_uri=source))
+        if source.startswith(("/", ".", "~")):
             # The folder was named explicitly, so its links are followed, such as those in the hub client's cache.
-            return LocalStore(Path(path).expanduser(), root=Path("/"))
-        return _open_repository(path.removeprefix("hf://"))
+            return LocalStore(Path(source).expanduser(), root=Path("/"))
+        return _open_repository(source.removeprefix("hf://"))
     except ValueError:
-        message = f"`{path[:200]}` is no folder, no address of a bucket and no repository of the hub."
+        message = f"`{source[:200]}` is no folder, no address of a bucket and no repository of the hub."
         raise RequestError(message, "model", "adapter_broken") from None
 
 
 def _local_folders(root: Path, depth: int) -> list[str]:
-    """Only as deep as the layouts, since other folders there may be large."""
+    # Only as deep as the layouts: other folders may be large.
     configs = [*root.glob(f"*/{CONFIG}"), *root.glob("*/" * depth + f"*/{CONFIG}")]
     inside = [config.parent for config in configs if config.resolve().is_relative_to(root.resolve())]
     return [folder.relative_to(root).as_posix() for folder in inside]
@@ -90,9 +92,9 @@ def _bucket_folders(root: BucketStore) -> list[str]:
     return [path.removesuffix(f"/{CONFIG}") for path in paths if path.endswith(f"/{CONFIG}")]
 
 
-def _repositories(organisation: str, name: AdapterName) -> list[Store]:
+def _repositories(organisation: str, adapter: Adapter) -> list[Store]:
     try:
-        return [_open_repository(f"{organisation}/{name.adapter}")]
+        return [_open_repository(f"{organisation}/{adapter.name}")]
     except ValueError:
         return []
 
@@ -105,10 +107,10 @@ def _open_repository(repo_id: str) -> Store:
     return HubStore(HubSource(repo_id=repo_id))
 
 
-def _layouts(name: AdapterName) -> tuple[str, str]:
-    return str(name), name.adapter
+def _layouts(adapter: Adapter) -> tuple[str, str]:
+    return str(adapter), adapter.name
 
 
-def _parse_folder(folder: str, base: str) -> AdapterName | None:
-    name = parse_name(folder, [base])
-    return name or (parse_name(f"{base}:{folder}", [base]) if ":" not in folder else None)
+def _parse_folder(folder: str, base: str) -> Adapter | None:
+    adapter = parse_adapter(folder, [base])
+    return adapter or (parse_adapter(f"{base}:{folder}", [base]) if ":" not in folder else None)

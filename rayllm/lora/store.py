@@ -11,8 +11,8 @@ from pathlib import Path
 from rayllm.config import GenerationConfig
 from rayllm.config.load import generation_from
 from rayllm.core.errors import ADAPTER_UNAVAILABLE, ConfigError, RequestError, SourceError, UnavailableError
-from rayllm.lora.catalog import Catalog, open_adapter
-from rayllm.lora.names import AdapterName, adapter_not_found
+from rayllm.lora.adapter import Adapter, adapter_not_found
+from rayllm.lora.catalog import Catalog, open_source
 from rayllm.lora.validation import CONFIG, WEIGHTS, validate_adapter
 from rayllm.sources import DownloadOptions, Progress, UnreachableError, node_cache
 from rayllm.sources.cache import Entry
@@ -28,7 +28,13 @@ _SELECTION = "adapter"
 
 @dataclass(frozen=True)
 class AdapterFiles:
-    """An adapter on this node: its cache entry, its version, and the settings it was published with."""
+    """The files of an adapter on this node.
+
+    Attributes:
+        entry: the cache entry, which whoever fetched the adapter releases.
+        version: changes with the content.
+        generation: the settings that the adapter was published with, if any.
+    """
 
     entry: Entry
     version: str
@@ -42,11 +48,15 @@ class AdapterFiles:
 
 @dataclass(frozen=True)
 class AdapterStore:
-    """The adapters of one base model. Its methods block.
+    """The adapters of one base model. All methods block.
 
-    The catalog is None if only `modules` are served: adapters with a source of their own, by name
-    (`lora_config.lora_modules`). The engine takes ranks up to `max_rank`; `progress` creates the observer of a
-    download.
+    Attributes:
+        base: id of the base model.
+        catalog: None if only `modules` are served.
+        modules: sources of the adapters in `lora_config.lora_modules`, by name.
+        options: how adapters are downloaded.
+        max_rank: the highest rank that the engine takes.
+        progress: creates the observer of a download.
     """
 
     base: str
@@ -56,81 +66,78 @@ class AdapterStore:
     max_rank: int
     progress: Callable[[], Progress]
 
-    def fetch(self, name: AdapterName, path: str | None = None) -> AdapterFiles:
-        """Fetch the current version of an adapter, from `path` if an administrator loaded it from there.
-
-        The caller releases its cache entry.
+    def fetch(self, adapter: Adapter) -> AdapterFiles:
+        """Fetch the current version of an adapter. The caller releases its cache entry.
 
         Raises:
-            ModelNotFoundError: it does not exist.
-            RequestError: it is broken; the message names the file.
-            UnavailableError: its store is down.
+            ModelNotFoundError: the adapter does not exist.
+            RequestError: the adapter is broken; the message names the file.
+            UnavailableError: the adapter's store is down.
         """
         candidates: list[Store] = []
         try:
-            candidates = self._candidates(name, path)
-            entry, version = self._fetch(name, candidates)
+            candidates = self._candidates(adapter)
+            entry, version = self._fetch(adapter, candidates)
         except UnreachableError as error:
-            entry, version = self._find_cached(name, candidates, error)
+            entry, version = self._find_cached(adapter, candidates, error)
         except SourceError as error:
-            raise self._unavailable(name, error) from None
+            raise self._unavailable(adapter, error) from None
         try:
-            validate_adapter(name, entry.files, self.max_rank)
-            return AdapterFiles(entry, version, self._read_settings(name, entry.files))
+            validate_adapter(adapter, entry.files, self.max_rank)
+            return AdapterFiles(entry, version, self._read_settings(adapter, entry.files))
         except RequestError:
             # A broken adapter need not stay in the cache.
             node_cache().release(entry)
             raise
 
-    def exists(self, name: AdapterName) -> bool:
+    def exists(self, adapter: Adapter) -> bool:
         """Whether there are files for an adapter, valid or not. Downloads nothing.
 
         Raises:
-            SourceError: its store is down.
+            SourceError: the adapter's store is down.
         """
-        return any(_has_files(store) for store in self._candidates(name, None))
+        return any(_has_files(store) for store in self._candidates(adapter))
 
-    def names(self) -> list[AdapterName]:
+    def adapters(self) -> list[Adapter]:
         """List the catalog's adapters.
 
         Raises:
             SourceError: the catalog cannot be listed.
         """
-        return self.catalog.names() if self.catalog else []
+        return self.catalog.adapters() if self.catalog else []
 
-    def _candidates(self, name: AdapterName, path: str | None) -> list[Store]:
-        path = path or self.modules.get(name.adapter)
-        if path:
-            return [open_adapter(path)]
-        return self.catalog.candidates(name) if self.catalog else []
+    def _candidates(self, adapter: Adapter) -> list[Store]:
+        if source := adapter.source or self.modules.get(adapter.name):
+            return [open_source(source)]
+        return self.catalog.candidates(adapter) if self.catalog else []
 
-    def _fetch(self, name: AdapterName, candidates: list[Store]) -> tuple[Entry, str]:
+    def _fetch(self, adapter: Adapter, candidates: list[Store]) -> tuple[Entry, str]:
         for store in candidates:
             if _has_files(store):
-                list_snapshot = partial(_list_snapshot, name, store)
+                list_snapshot = partial(_list_snapshot, adapter, store)
                 entry, snapshot = node_cache().fetch(store, list_snapshot, _SELECTION, self.progress(), self.options)
                 return entry, snapshot.id
-        raise adapter_not_found(name)
+        raise adapter_not_found(adapter)
 
-    def _find_cached(self, name: AdapterName, candidates: list[Store], error: SourceError) -> tuple[Entry, str]:
+    def _find_cached(self, adapter: Adapter, candidates: list[Store], error: SourceError) -> tuple[Entry, str]:
         for store in candidates:
             if entry := node_cache().acquire_latest(store.uri, _SELECTION):
-                logger.warning("%s. Serving the copy of `%s` on this node.", error.message, name)
+                logger.warning("%s. Serving the copy of `%s` on this node.", error.message, adapter)
                 return entry, entry.root.name
-        raise self._unavailable(name, error) from None
+        raise self._unavailable(adapter, error) from None
 
-    def _unavailable(self, name: AdapterName, error: SourceError) -> UnavailableError:
+    def _unavailable(self, adapter: Adapter, error: SourceError) -> UnavailableError:
         # Clients are not shown where adapters are stored.
-        logger.warning("The adapter `%s` cannot be fetched: %s", name, error.message)
-        return UnavailableError(f"The adapter `{name}` cannot be fetched now.", "model", ADAPTER_UNAVAILABLE, 10)
+        logger.warning("The adapter `%s` cannot be fetched: %s", adapter, error.message)
+        return UnavailableError(f"The adapter `{adapter}` cannot be fetched now.", "model", ADAPTER_UNAVAILABLE, 10)
 
-    def _read_settings(self, name: AdapterName, folder: Path) -> GenerationConfig | None:
+    def _read_settings(self, adapter: Adapter, folder: Path) -> GenerationConfig | None:
         if not (folder / SETTINGS).is_file():
             return None
         try:
             return generation_from(folder / SETTINGS)
         except ConfigError as error:
-            message = f"The adapter `{name}` cannot be used: {error.message.replace(f'{folder}/', '')}"
+            message = f"The adapter `{adapter}` cannot be used: {error.message.replace(f'{folder}/', '')}"
             raise RequestError(message, "model", "adapter_broken") from None
 
 
@@ -141,10 +148,10 @@ def _has_files(store: Store) -> bool:
         return False
 
 
-def _list_snapshot(name: AdapterName, store: Store) -> Snapshot:
+def _list_snapshot(adapter: Adapter, store: Store) -> Snapshot:
     """List the files of an adapter that serving needs."""
     items = store.files()
     if WEIGHTS not in {item.path for item in items} and any(item.path == "adapter_model.bin" for item in items):
-        message = f"The adapter `{name}` cannot be used: it holds only pickled weights; save it as safetensors."
+        message = f"The adapter `{adapter}` cannot be used: it has only pickled weights; save it as safetensors."
         raise RequestError(message, "model", "adapter_broken")
     return Snapshot(store.uri, tuple(item for item in items if item.path in _FILES), store.commit)

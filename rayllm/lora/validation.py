@@ -1,6 +1,6 @@
-"""Validates an adapter's files without its base model, so that a broken one fails its own requests only.
+"""Validates an adapter's files without its base model: a broken adapter fails only the requests for it.
 
-What the base model takes is for its engine to say; see `rayllm.engine.vllm.adapters`.
+The engine checks what the base model takes; see `rayllm.engine.vllm.adapters`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rayllm.core.errors import RequestError
-from rayllm.lora.names import AdapterName
+from rayllm.lora.adapter import Adapter
 from rayllm.sources.safetensors import Tensor, read_complete_file
 
 CONFIG = "adapter_config.json"
@@ -20,7 +20,7 @@ WEIGHTS = "adapter_model.safetensors"
 
 _LORA_WEIGHT = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?:embedding_)?(?P<side>[AB])(?:\.weight)?")
 _FLOATS = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
-# Keys of PEFT's that change what an adapter computes, and what they stand for. Older vLLMs ignore most.
+# PEFT's keys that change what an adapter computes, and what they stand for. Older vLLMs ignore most.
 _UNSUPPORTED = {
     "use_dora": "DoRA",
     "lora_bias": "biases",
@@ -29,20 +29,20 @@ _UNSUPPORTED = {
     "use_bdlora": "block-diagonal LoRA",
     "use_qalora": "QALoRA",
 }
-# Initializations that leave the base's weights as they are; PEFT changes these for others when it loads the adapter.
+# Initializations that leave the base's weights alone; for all others PEFT changes these weights on loading.
 _PLAIN_INITS = {"gaussian", "eva", "orthogonal", "mica", "lora_ga"}
-# Characters of a module's name, and of an expression for such names.
+# Characters of a module's name, and of a regular expression for such names.
 _MAX_NAME = 256
-# Steps of matching a name of a hundred characters: some ten milliseconds, in which the replica stands still.
+# Steps of matching a name of a hundred characters: some ten milliseconds, which stop the replica.
 _MAX_STEPS = 10**6
 _ESCAPE_OR_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
 
 
-def validate_adapter(name: AdapterName, folder: Path, max_rank: int) -> None:
-    """Refuse an adapter that no engine could load, or that none would load as PEFT does.
+def validate_adapter(adapter: Adapter, folder: Path, max_rank: int) -> None:
+    """Refuse an adapter that engines could not load, or would load otherwise than PEFT does.
 
     Raises:
-        RequestError: a file is missing, broken or asks for what is not supported; the message names it.
+        RequestError: a file is missing or broken, or asks for what is not supported; the message names the file.
     """
     try:
         _check_config(_read_config(folder / CONFIG), max_rank)
@@ -54,7 +54,7 @@ def validate_adapter(name: AdapterName, folder: Path, max_rank: int) -> None:
             raise ValueError(f"{WEIGHTS}: {error}") from None
         _check_tensors(tensors, max_rank)
     except ValueError as error:
-        raise RequestError(f"The adapter `{name}` cannot be used: {error}.", "model", "adapter_broken") from None
+        raise RequestError(f"The adapter `{adapter}` cannot be used: {error}.", "model", "adapter_broken") from None
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from vllm.config.lora import LoRAConfig
 from vllm.lora.peft_helper import PEFTHelper
 
 from rayllm.core.errors import RayLLMError
-from rayllm.engine.vllm.adapters import AdapterSlots, _BrokenAdapterError, _scaling_of
+from rayllm.engine.vllm.adapters import EngineAdapters, _BrokenAdapterError, _scaling_of
+from rayllm.lora import Adapter
 from tests.unit.lora.files import LAYER, SHAPES, adapter, write
 
 WEIGHTS = "adapter_model.safetensors"
@@ -51,7 +52,7 @@ class Engine:
 
 async def load(engine: Engine, folder: Path) -> Any:
     models = SimpleNamespace(lora_id_counter=SimpleNamespace(inc=lambda by: 1), lora_requests={})
-    return await AdapterSlots(engine, models).add("m:x", "m:x@1", folder)
+    return await EngineAdapters(engine, models).add(Adapter("m", "x"), "1", folder)
 
 
 async def refused(engine: Engine, folder: Path) -> RayLLMError:

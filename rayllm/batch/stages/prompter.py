@@ -13,7 +13,7 @@ from rayllm.core.errors import ConfigError, RequestError
 from rayllm.engine.adapters.setup import adapter_store, with_generation
 from rayllm.engine.middleware.request_rewriting import with_one_bos
 from rayllm.engine.request_plan import RequestPlan, plan_requests
-from rayllm.lora import AdapterName, resolve_adapter
+from rayllm.lora import Adapter, resolve_adapter
 from rayllm.prompt import PromptError, render
 from rayllm.sources import LoggedProgress, fetch, node_cache
 
@@ -39,7 +39,7 @@ class Prompter:
         folder = fetch(source, model.model_id, loading.allow_pickle_weights, weights=False).folder
         self.tokenizer = _tokenizer(str(folder), model)
         self._plan = self._plan_for(model)
-        self._adapter_plans: dict[str, RequestPlan] = {}
+        self._adapter_plans: dict[Adapter, RequestPlan] = {}
         self._iterates_parts: dict[str, bool] = {}
 
     def prompt(self, row: Row) -> str:
@@ -115,16 +115,16 @@ class Prompter:
         return self._iterates_parts[template]
 
     def _row_plan(self, row: Row) -> RequestPlan:
-        name = resolve_adapter(self._model, row.get("model"))
-        if name is None:
+        adapter = resolve_adapter(self._model, row.get("model"))
+        if adapter is None:
             return self._plan
-        if str(name) not in self._adapter_plans:
-            self._adapter_plans[str(name)] = self._adapter_plan(name)
-        return self._adapter_plans[str(name)]
+        if adapter not in self._adapter_plans:
+            self._adapter_plans[adapter] = self._adapter_plan(adapter)
+        return self._adapter_plans[adapter]
 
-    def _adapter_plan(self, name: AdapterName) -> RequestPlan:
+    def _adapter_plan(self, adapter: Adapter) -> RequestPlan:
         """The plan with the adapter's own settings. The engine checks the adapter's weights."""
-        files = adapter_store(self._model, sys.maxsize, LoggedProgress).fetch(name)
+        files = adapter_store(self._model, sys.maxsize, LoggedProgress).fetch(adapter)
         node_cache().release(files.entry)
         if files.generation is None:
             return self._plan

@@ -13,7 +13,7 @@ from rich.progress import TransferSpeedColumn as Speed
 from rayllm import sources
 from rayllm.config import ModelConfig, named_model
 from rayllm.core.errors import ConfigError, RayLLMError, SourceError
-from rayllm.lora import AdapterName
+from rayllm.lora import Adapter
 from rayllm.sources import fetch
 
 # vLLM's default.
@@ -58,14 +58,14 @@ def _fetch_adapters(
     from rayllm.engine.adapters.setup import adapter_store
 
     store = adapter_store(config, int(config.engine_kwargs.get("max_lora_rank", _MAX_LORA_RANK)), show)
-    names = [AdapterName(config.model_id, name.removeprefix(f"{config.model_id}:")) for name in adapters]
+    wanted = [Adapter(config.model_id, name.removeprefix(f"{config.model_id}:")) for name in adapters]
     if all_adapters and config.lora_config:
-        names += store.names()
-        names += [AdapterName(config.model_id, module.name) for module in config.lora_config.lora_modules]
+        wanted += store.adapters()
+        wanted += [Adapter(config.model_id, module.name) for module in config.lora_config.lora_modules]
     faults = []
-    for name in dict.fromkeys(names):
+    for adapter in dict.fromkeys(wanted):
         try:
-            click.echo(str(store.fetch(name).folder))
+            click.echo(str(store.fetch(adapter).folder))
         except RayLLMError as error:
             faults.append(error.message)
     if faults:

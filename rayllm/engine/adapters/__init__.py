@@ -1,1 +1,4 @@
-"""The adapters of one engine: loading, refreshing and dropping them."""
+"""The adapters of one engine: loading, refreshing and dropping them.
+
+Process: replica, and the engine actor of a batch.
+"""

@@ -1,4 +1,4 @@
-"""The adapter pool of an engine, and what an adapter's own settings change."""
+"""Makes the adapter pool of an engine, and applies an adapter's own settings."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rayllm.core.errors import RequestError
 from rayllm.core.settings import settings
 from rayllm.engine.adapters.pool import AdapterPool
 from rayllm.engine.request_plan import RequestPlan
-from rayllm.engine.vllm.adapters import AdapterSlots
-from rayllm.lora import AdapterFiles, AdapterName, AdapterStore, open_catalog
+from rayllm.engine.vllm.adapters import EngineAdapters
+from rayllm.lora import Adapter, AdapterFiles, AdapterStore, open_catalog
 from rayllm.prompt import PromptError
 from rayllm.sources import DownloadOptions, Progress
 
@@ -27,14 +27,14 @@ def adapter_pool_of(
     plan: Callable[[ModelConfig], RequestPlan],
     progress: Callable[[], Progress],
 ) -> AdapterPool | None:
-    """The adapter pool of `model`; None if it takes none."""
+    """The adapter pool of `model`; None if `model` takes no adapters."""
     lora = model.lora_config
     if lora is None:
         return None
     return AdapterPool(
         adapter_store(model, int(engine.vllm_config.lora_config.max_lora_rank), progress),
-        AdapterSlots(engine, server.state.openai_serving_models),
-        lambda name, files: _plan(name, files, model, plan),
+        EngineAdapters(engine, server.state.openai_serving_models),
+        lambda adapter, files: _plan(adapter, files, model, plan),
         lora.max_num_adapters_per_replica,
         settings().adapter_refresh_s,
     )
@@ -56,23 +56,23 @@ def adapter_store(model: ModelConfig, max_rank: int, progress: Callable[[], Prog
 
 
 def _plan(
-    name: AdapterName, files: AdapterFiles, model: ModelConfig, plan: Callable[[ModelConfig], RequestPlan]
+    adapter: Adapter, files: AdapterFiles, model: ModelConfig, plan: Callable[[ModelConfig], RequestPlan]
 ) -> RequestPlan | None:
-    """The request plan of an adapter; None if it has no settings of its own."""
+    """The request plan of an adapter; None for an adapter without settings of its own."""
     if files.generation is None:
         return None
     if len(files.generation.stopping_sequences) > MAX_STOPS:
-        message = f"The adapter `{name}` cannot be used: it has more than {MAX_STOPS} `stopping_sequences`."
+        message = f"The adapter `{adapter}` cannot be used: it has more than {MAX_STOPS} `stopping_sequences`."
         raise RequestError(message, "model", "adapter_broken")
     try:
         return plan(with_generation(model, files.generation))
     except PromptError as error:
-        message = f"The adapter `{name}` cannot be used: its `prompt_format`: {error}"
+        message = f"The adapter `{adapter}` cannot be used: its `prompt_format`: {error}"
         raise RequestError(message, "model", "adapter_broken") from None
 
 
 def with_generation(model: ModelConfig, generation: GenerationConfig) -> ModelConfig:
-    """`model` with an adapter's generation settings; settings the adapter lacks keep the model's values."""
+    """`model` with an adapter's generation settings, where the adapter has any."""
     update_values = {key: getattr(generation, key) for key in generation.model_fields_set}
     update: dict[str, Any] = {"generation_config": model.generation_config.model_copy(update=update_values)}
     if generation.prompt_format is not None:

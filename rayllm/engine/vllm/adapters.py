@@ -12,17 +12,17 @@ from typing import Any
 
 from rayllm.core.errors import ADAPTER_UNAVAILABLE, EngineError, RayLLMError, RequestError, UnavailableError
 from rayllm.engine.vllm.errors import one_line
+from rayllm.lora import Adapter
 from rayllm.lora.validation import CONFIG, WEIGHTS, holds_all_experts
 
 logger = logging.getLogger(__name__)
 
 Shapes = Mapping[str, Sequence[int]]
 ScalingOf = Callable[[str], tuple[int, float]]
-"""Returns the rank of a module, and by what its lora_B is multiplied."""
+"""Returns the rank of a module, and the factor on its lora_B."""
 
-
-# The largest norm of a lora_A times that of its lora_B. Those of trained ones are far below, of broken ones NaN, which
-# stays in the KV cache and on a CPU reaches the answers to others.
+# The largest norm of a lora_A times the norm of its lora_B. Trained adapters are far below; broken ones have NaN, which
+# stays in the KV cache and on a CPU reaches the replies to other requests.
 _MAX_STRENGTH = 1e6
 
 
@@ -30,56 +30,59 @@ class _BrokenAdapterError(Exception):
     """An adapter's files are at fault."""
 
 
-class AdapterSlots:
-    """The adapters in an AsyncLLM and its application, whose `models` finds them by the model name in a request."""
+class EngineAdapters:
+    """The adapters in a vLLM engine.
+
+    Args:
+        engine: vLLM's AsyncLLM.
+        models: vLLM's OpenAIServingModels, which finds an adapter by the model name in a request.
+    """
 
     def __init__(self, engine: Any, models: Any) -> None:
         self._engine = engine
         self._models = models
 
-    async def add(self, adapter_id: str, key: str, folder: Path) -> Any:
-        """Load an adapter, which messages call `adapter_id` and the engine `key`; returns vLLM's LoRARequest.
+    async def add(self, adapter: Adapter, version: str, folder: Path) -> Any:
+        """Load one version of an adapter; returns vLLM's LoRARequest.
 
         Raises:
-            RequestError: its files are at fault.
-            UnavailableError: the engine failed on it, for want of memory for example.
+            RequestError: the adapter's files are at fault.
+            UnavailableError: the engine failed on the adapter, for want of memory for example.
             EngineError: the engine is dead.
         """
         from vllm.lora.request import LoRARequest
 
-        request = LoRARequest(key, self._models.lora_id_counter.inc(1), str(folder))
+        request = LoRARequest(f"{adapter}@{version}", self._models.lora_id_counter.inc(1), str(folder))
         try:
             await self._check(folder)
             await self._engine.add_lora(request)
         except _BrokenAdapterError as error:
-            logger.warning("The adapter `%s` is refused: %s", adapter_id, error)
-            raise RequestError(
-                f"The adapter `{adapter_id}` cannot be used: {error}", "model", "adapter_broken"
-            ) from None
+            logger.warning("The adapter `%s` is refused: %s", adapter, error)
+            raise RequestError(f"The adapter `{adapter}` cannot be used: {error}", "model", "adapter_broken") from None
         except Exception as error:
             with suppress(Exception):
                 # Some workers may have loaded it.
                 await self._engine.remove_lora(request.lora_int_id)
-            raise self._failure(adapter_id, error) from None
+            raise self._failure(adapter, error) from None
         return request
 
     async def _check(self, folder: Path) -> None:
         """Refuse an adapter that the engine would refuse, or would apply only in part.
 
-        The engine's process sends only the text of an error. So whatever an adapter can do wrong is found before it.
+        The engine's process sends only the text of an error, so every fault of an adapter is found here.
         """
         config = self._engine.vllm_config.lora_config
         shapes = await asyncio.to_thread(_checked_shapes, folder, config)
         replies = await self._engine.collective_rpc("check_lora_tensors", args=(shapes,))
         check_replies(shapes, replies, config.target_modules)
 
-    def _failure(self, adapter_id: str, error: Exception) -> RayLLMError:
+    def _failure(self, adapter: Adapter, error: Exception) -> RayLLMError:
         reason = one_line(error)
         if self._engine.errored:
-            logger.error("The engine died while the adapter `%s` was loaded: %s", adapter_id, reason)
+            logger.error("The engine died while the adapter `%s` was loaded: %s", adapter, reason)
             return EngineError("The engine died.")
-        logger.error("The engine failed to load the adapter `%s`: %s", adapter_id, reason)
-        message = f"The engine failed to load the adapter `{adapter_id}`; the server's log says why."
+        logger.error("The engine failed to load the adapter `%s`: %s", adapter, reason)
+        message = f"The engine failed to load the adapter `{adapter}`; the server's log says why."
         return UnavailableError(message, "model", ADAPTER_UNAVAILABLE, 10)
 
     def serve_as(self, model: str, lora_request: Any) -> None:
@@ -89,19 +92,18 @@ class AdapterSlots:
     async def remove(self, lora_request: Any) -> None:
         """Unload the adapter from the engine and from the application, under all its names."""
         lora_requests = self._models.lora_requests
-        for model in [
-            model for model, request in lora_requests.items() if request.lora_int_id == lora_request.lora_int_id
-        ]:
-            del lora_requests[model]
+        for model, request in list(lora_requests.items()):
+            if request.lora_int_id == lora_request.lora_int_id:
+                del lora_requests[model]
         await self._engine.remove_lora(lora_request.lora_int_id)
 
 
 def _checked_shapes(folder: Path, lora_config: Any) -> dict[str, list[int]]:
-    """Check an adapter's files as vLLM's workers do, and what they do not; the shapes of its tensors, by name.
+    """Check an adapter's files more strictly than vLLM's workers do; returns the shapes of the tensors by name.
 
     Raises:
-        _BrokenAdapterError: vLLM refuses them, or would scale what is in them otherwise than PEFT.
-        OSError, MemoryError, RuntimeError: they cannot be read now.
+        _BrokenAdapterError: vLLM refuses the files, or would scale the tensors otherwise than PEFT.
+        OSError, MemoryError, RuntimeError: the files cannot be read now.
     """
     from safetensors import safe_open
     from vllm.lora.peft_helper import PEFTHelper
@@ -118,7 +120,7 @@ def _checked_shapes(folder: Path, lora_config: Any) -> dict[str, list[int]]:
         # PyTorch raises the last for want of memory.
         raise
     except Exception as error:
-        # Of many types; what is left to be at fault is what the files say.
+        # vLLM raises many types. The remaining cause is the files' content.
         reason = one_line(error).replace(str(folder), "its folder")[:300]
         raise _BrokenAdapterError(f"vLLM refuses it: {reason}") from None
 
@@ -134,7 +136,7 @@ def _scaling_of(helper: Any, config: Mapping[str, Any]) -> ScalingOf:
 
 
 def _checked_tensors(tensors: Iterable[tuple[str, Any]], scaling_of: ScalingOf) -> dict[str, list[int]]:
-    """Check the ranks and the values of an adapter's tensors; their shapes, by name."""
+    """Check the ranks and the values of an adapter's tensors; returns the tensors' shapes by name."""
     from vllm.lora.utils import is_base_embedding_weights, parse_fine_tuned_lora_name
 
     shapes = {}
@@ -163,11 +165,13 @@ def check_replies(
 ) -> None:
     """Refuse an adapter unless each of its tensors is applied by some worker, or skipped by all on purpose.
 
-    `replies` are the workers' (see `lora_worker`); `target_modules` are those that the engine is confined to, None is
-    all.
+    Args:
+        shapes: the tensors' shapes by name.
+        replies: the workers' replies (see `lora_worker`).
+        target_modules: the modules that the engine adapts; None for all.
 
     Raises:
-        _BrokenAdapterError: one is not.
+        _BrokenAdapterError: a tensor is not.
     """
     applied: dict[str, int] = {}
     skipped: set[str] = set()

@@ -186,7 +186,7 @@ class ModelReplica:
         if self._engine.adapter_pool is None:
             return []
         try:
-            return [name.adapter for name in await self._engine.adapter_pool.available()]
+            return [adapter.name for adapter in await self._engine.adapter_pool.available()]
         except SourceError as error:
             logger.warning("The adapters of `%s` cannot be listed: %s", self._model.model_id, error.message)
             return None
@@ -209,13 +209,13 @@ class ModelReplica:
         await self._engine.check(0.8 * self._check_timeout_s)
 
     async def _drop_unregistered(self) -> None:
-        """Drop adapters that were loaded by name and have been unloaded since."""
+        """Drop loaded adapters that an administrator has unregistered."""
         if self._engine.adapter_pool and self._engine.adapter_pool.has_registered:
             try:
                 registered = await self._adapter_registry.all()
             except UnavailableError:
                 return
-            self._engine.adapter_pool.keep_registered([entry.path for entry in registered.values()])
+            self._engine.adapter_pool.drop_unregistered(registered.values())
 
     async def _watch(self) -> None:
         """End the replica when its engine has died or hangs."""

@@ -115,11 +115,11 @@ class RouterGate:
             return
         if not hmac.compare_digest(header(scope, headers.KEY).encode(), self._key.encode()):
             await send_empty(send, 403, [])
-        elif scope["path"] == headers.ADAPTERS_PATH:
+        elif scope["path"] == headers.LOOKUP_URL:
             names = (await Request(scope, receive).json())["names"]
             missing = await self._adapter_pool.missing(names) if self._adapter_pool else names
             await JSONResponse({"missing": missing})(scope, receive, send)
-        elif scope["path"] == headers.METRICS_PATH:
+        elif scope["path"] == headers.METRICS_URL:
             is_openmetrics = wants_openmetrics(header(scope, "accept"))
             page = self._renderer.page(is_openmetrics)
             await Response(page, media_type=content_type(is_openmetrics))(scope, receive, send)

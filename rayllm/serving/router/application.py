@@ -189,8 +189,9 @@ class RouterApplication:
         return JSONResponse(self._models.card(name, model.model_id))
 
     async def _adapters_of(self, model_id: str) -> list[str] | None:
-        """The adapters available to a model, listed by a replica, which has the credentials. A model scaled to zero is
-        not woken.
+        """Names of a model's adapters, listed by a replica, which has the credentials; None if they are unknown.
+
+        A model scaled to zero is not woken.
         """
         if not self._readiness.is_running(model_id):
             return None
@@ -202,12 +203,12 @@ class RouterApplication:
         return names
 
     async def _adapters(self) -> dict[str, ResolvedModel]:
-        """The available adapters by name."""
-        adapter_ids = [*self._models.modules, *await self._catalog.names()]
+        """The available adapters, by the name that clients use."""
+        found = {str(adapter): adapter for adapter in [*self._models.modules, *await self._catalog.adapters()]}
         router = self._config.router
-        loaded = await self._adapter_registry.all() if router.admin_keys or router.needs_keys else {}
-        found = {str(name): ResolvedModel(name.base, name.adapter) for name in adapter_ids}
-        return found | {name: ResolvedModel(entry.base, entry.adapter) for name, entry in loaded.items()}
+        if router.admin_keys or router.needs_keys:
+            found |= await self._adapter_registry.all()
+        return {name: ResolvedModel.of(adapter) for name, adapter in found.items()}
 
     async def no_stored_response(self, request: Request) -> Response:
         """`/v1/responses/{id}`: neither replicas nor routers store responses."""

@@ -33,7 +33,6 @@ from rayllm.core.hosted_tools import PATHS
 from rayllm.core.json_body import is_light, read_body
 from rayllm.core.logs import printable
 from rayllm.core.shares import Shares
-from rayllm.lora import AdapterName
 from rayllm.routing import RoutingRequest
 from rayllm.serving.router.access.rate_limiter import TokenEstimates
 from rayllm.serving.router.adapters.lookup import AdapterLookup
@@ -220,9 +219,9 @@ class Forwarder:
     async def _resolve(self, name: str, caller: Caller) -> ResolvedModel:
         # Without administrators no adapter can have been registered.
         has_admins = self.config.admin_keys or self.config.needs_keys
-        loaded = await self.services.adapter_registry.all() if has_admins else None
+        registered = await self.services.adapter_registry.all() if has_admins else None
         try:
-            resolved = self.models.resolve(name, loaded, caller)
+            resolved = self.models.resolve(name, registered, caller)
         except ModelNotFoundError:
             caller.check_model(name)
             raise
@@ -231,18 +230,18 @@ class Forwarder:
 
     async def _check_adapter(self, client: ClientRequest, resolved: ResolvedModel) -> None:
         """Refuse an unknown adapter before the request takes a replica's slot."""
-        name = AdapterName(resolved.model_id, resolved.adapter)
-        if not resolved.adapter or resolved.path or name in self.models.modules or self.lookup.is_known(name):
+        adapter = resolved.adapter
+        if not adapter or adapter.source or adapter in self.models.modules or self.lookup.is_known(adapter):
             return
-        replicas = self.dispatcher.replicas(resolved.model_id)
+        replicas = self.dispatcher.replicas(adapter.base)
         # Without a replica, the request is queued like any other.
-        if replicas and not any(resolved.adapter in replica.candidate.adapters for replica in replicas):
-            await unless_disconnected(client.request.receive, self.lookup.check(name))
+        if replicas and not any(adapter.name in replica.candidate.adapters for replica in replicas):
+            await unless_disconnected(client.request.receive, self.lookup.check(adapter))
 
     async def _send(self, client: ClientRequest, resolved: ResolvedModel, payload: Payload) -> None:
         """Send the request to one model."""
-        client.record.model_id, client.record.adapter = resolved.model_id, resolved.adapter
-        routing = payload.routing.with_target(resolved.adapter, client.request.headers.get(headers.SESSION, ""))
+        client.record.model_id, client.record.adapter = resolved.model_id, resolved.adapter_name
+        routing = payload.routing.with_target(resolved.adapter_name, client.request.headers.get(headers.SESSION, ""))
         replica_headers = self._replica_headers(client, resolved, payload, routing)
         request = ReplicaRequest(resolved.model_id, replica_headers, payload.raw, payload.wants_stream)
         client.record.routed()

@@ -12,32 +12,40 @@ from rayllm.access import ANYONE, Caller
 from rayllm.config import AppConfig, HubSource, LocalSource, ModelConfig
 from rayllm.core import headers
 from rayllm.core.errors import ModelNotFoundError
-from rayllm.lora import AdapterName, parse_name
-from rayllm.serving.cluster.state.adapter_registry import RegisteredAdapter
+from rayllm.lora import Adapter, parse_adapter
 
 OWNER = "rayllm"
 
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """The model a name refers to, with an adapter ("" for none) that may have its own location."""
+    """The base model that a name refers to, and the adapter, if any."""
 
     model_id: str
-    adapter: str = ""
-    path: str = ""
+    adapter: Adapter | None = None
+
+    @classmethod
+    def of(cls, adapter: Adapter) -> ResolvedModel:
+        """An adapter with its base model."""
+        return cls(adapter.base, adapter)
+
+    @property
+    def adapter_name(self) -> str:
+        """The adapter's own name; "" without an adapter."""
+        return self.adapter.name if self.adapter else ""
 
     @property
     def full_name(self) -> str:
-        """The model's id, and the adapter's name after a colon."""
-        return f"{self.model_id}:{self.adapter}" if self.adapter else self.model_id
+        """The base model's id, and the adapter's name after a colon."""
+        return str(self.adapter or self.model_id)
 
     def headers(self, name: str) -> dict[str, str]:
-        """The headers that tell a replica the model and the adapter."""
+        """The headers that tell a replica the model, which the client called `name`, and the adapter."""
         fields = {headers.MODEL: name}
         if self.adapter:
-            fields[headers.ADAPTER] = self.adapter
-        if self.path:
-            fields[headers.ADAPTER_PATH] = quote(self.path)
+            fields[headers.ADAPTER] = self.adapter.name
+            if self.adapter.source:
+                fields[headers.ADAPTER_SOURCE] = quote(self.adapter.source)
         return fields
 
 
@@ -52,7 +60,7 @@ class ModelRegistry:
         self.lora_models = [model.model_id for model in config.models if model.lora_config]
         """Ids of the models that take adapters."""
         self._modules = {
-            module.name: AdapterName(model.model_id, module.name)
+            module.name: Adapter(model.model_id, module.name)
             for model in config.models
             for module in (model.lora_config.lora_modules if model.lora_config else ())
         }
@@ -65,44 +73,45 @@ class ModelRegistry:
         return [*self._models, *self._aliases]
 
     @property
-    def modules(self) -> list[AdapterName]:
-        """The adapters listed in the configuration."""
+    def modules(self) -> list[Adapter]:
+        """The adapters in the configuration (`lora_modules`)."""
         return list(self._modules.values())
 
-    def parse_adapter(self, name: str) -> AdapterName | None:
-        """Parse `<base>:<adapter>`; None if it names no adapter of these models."""
-        return parse_name(name, self.lora_models)
+    def parse_adapter(self, name: str) -> Adapter | None:
+        """Parse `base:name`; None if the text names no adapter of these models."""
+        return parse_adapter(name, self.lora_models)
 
     @property
     def models(self) -> list[ModelConfig]:
-        """The models."""
+        """The configurations of the models."""
         return list(self._models.values())
 
     def resolve(
-        self, name: str, registered: Mapping[str, RegisteredAdapter] | None = None, caller: Caller = ANYONE
+        self, name: str, registered: Mapping[str, Adapter] | None = None, caller: Caller = ANYONE
     ) -> ResolvedModel:
         """Resolve the name in a request.
 
         Args:
             name: a model id, an alias, or the name of an adapter.
-            registered: adapters that administrators have loaded, by name.
+            registered: adapters that administrators have registered, by the name that clients use.
+            caller: who sends the request.
 
         Raises:
-            ModelNotFoundError: no model has that name; the message lists those that the caller may use.
+            ModelNotFoundError: no model has that name; the message lists the models that the caller may use.
         """
         model_id = self._aliases.get(name, name)
         if model_id in self._models:
             return ResolvedModel(model_id)
         registered = registered or {}
-        if entry := registered.get(name):
-            return ResolvedModel(entry.base, entry.adapter, entry.path)
-        adapter = self.parse_adapter(name) or self._modules.get(name)
-        if adapter and (entry := registered.get(adapter.adapter)) and entry.base == adapter.base:
-            # The engine identifies an adapter by its full id, even if it was loaded under its own name alone.
-            return ResolvedModel(entry.base, entry.adapter, entry.path)
+        adapter = registered.get(name)
         if adapter is None:
-            self.raise_not_found(name, caller)
-        return ResolvedModel(adapter.base, adapter.adapter)
+            adapter = self.parse_adapter(name) or self._modules.get(name)
+            if adapter is None:
+                self.raise_not_found(name, caller)
+            # An adapter registered under its own name has its full name, too.
+            if (entry := registered.get(adapter.name)) and entry.base == adapter.base:
+                adapter = entry
+        return ResolvedModel.of(adapter)
 
     def raise_not_found(self, name: str, caller: Caller) -> NoReturn:
         """Raise the error for an unknown name; its message lists the models that the caller may use."""
@@ -111,11 +120,11 @@ class ModelRegistry:
         raise ModelNotFoundError(f"The model `{name[:200]}` does not exist. Models here: {known}.", "model")
 
     def has_tool_server(self, model_id: str) -> bool:
-        """Whether the model's engine has a server of tools that vLLM runs."""
+        """Whether vLLM runs tools for the model, on a tool server."""
         return bool(self._models[model_id].engine_kwargs.get("tool_server"))
 
     def fallbacks(self, model_id: str) -> tuple[str, ...]:
-        """The models to try in turn while this one is unavailable."""
+        """Ids of the models to try in turn while a model is unavailable."""
         return self._fallbacks.get(model_id, ())
 
     def has_description(self, model_id: str) -> bool:
@@ -148,7 +157,7 @@ class ModelRegistry:
 
 
 def _root(model: ModelConfig) -> str:
-    """Public origin of the weights; local paths are not disclosed."""
+    """The public origin of a model's weights; local paths are not disclosed."""
     source = model.source
     return (
         source.repo_id

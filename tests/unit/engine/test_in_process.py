@@ -16,7 +16,7 @@ from rayllm.engine import in_process
 from rayllm.engine.in_process import InProcessClient
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.engine.vllm.generation import Prompt
-from rayllm.lora import AdapterName
+from rayllm.lora import Adapter
 
 Body = dict[str, Any]
 BOS = "<s>"
@@ -47,13 +47,13 @@ class AdapterPool:
         self.stop = "END"
 
     @asynccontextmanager
-    async def use(self, name: AdapterName, path: str | None, model: str) -> AsyncIterator[Any]:
-        if name.adapter == "none":
+    async def use(self, adapter: Adapter, model: str) -> AsyncIterator[Any]:
+        if adapter.name == "none":
             raise ModelNotFoundError("There is none.", "model")
         assert model == str(name)
         self.in_use += 1
-        plan = None if name.adapter == "plain" else RequestPlan(stop=(self.stop,))
-        yield SimpleNamespace(plan=plan, lora_request=f"lora of {name.adapter}")
+        plan = None if adapter.name == "plain" else RequestPlan(stop=(self.stop,))
+        yield SimpleNamespace(plan=plan, lora_request=f"lora of {adapter.name}")
         self.in_use -= 1
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from rayllm.core.errors import SourceError
-from rayllm.lora import AdapterName, open_catalog, parse_name
+from rayllm.lora import Adapter, open_catalog, parse_adapter
 from rayllm.sources.errors import MissingError
 from rayllm.sources.items import Store
 from tests.servers.gcs import GcsServer
 from tests.servers.hub import HubServer
 from tests.servers.s3 import S3Server
-from tests.unit.lora.files import adapter, write
+from tests.unit.lora.files import adapter as adapter_files
+from tests.unit.lora.files import write
 
 Put = Callable[[dict[str, bytes]], str]
 
@@ -40,12 +41,12 @@ def _write(root: Path, files: dict[str, bytes]) -> Path:
 
 
 def adapter_in(folder: str) -> dict[str, bytes]:
-    return {f"{folder}/{name}": content for name, content in adapter().items()}
+    return {f"{folder}/{name}": content for name, content in adapter_files().items()}
 
 
-def candidate_files(path: str, name: AdapterName) -> list[str]:
+def candidate_files(path: str, adapter: Adapter) -> list[str]:
     """The files of the first candidate that holds any."""
-    for store in open_catalog(path, name.base).candidates(name):
+    for store in open_catalog(path, adapter.base).candidates(adapter):
         if items := files(store):
             return sorted(item for item in items)
     return []
@@ -71,65 +72,65 @@ def test_both_layouts(put: Put, base: str) -> None:
         | adapter_in("short/checkpoint-1")
         | {"README.md": b"", "no-adapter/config.json": b"{}", "adapter_config.json": b"{}"}
     )
-    assert candidate_files(path, AdapterName(base, "full")) == BOTH
-    assert set(candidate_files(path, AdapterName(base, "short"))) >= set(BOTH)
-    assert candidate_files(path, AdapterName(base, "none")) == []
-    assert [str(name) for name in open_catalog(path, base).names()] == [f"{base}:full", f"{base}:short"]
+    assert candidate_files(path, Adapter(base, "full")) == BOTH
+    assert set(candidate_files(path, Adapter(base, "short"))) >= set(BOTH)
+    assert candidate_files(path, Adapter(base, "none")) == []
+    assert [str(name) for name in open_catalog(path, base).adapters()] == [f"{base}:full", f"{base}:short"]
 
 
 def test_full_name_takes_precedence(put: Put) -> None:
     path = put(adapter_in("m:x") | {"x/adapter_config.json": b"{}"})
-    assert candidate_files(path, AdapterName("m", "x")) == BOTH
-    assert [str(name) for name in open_catalog(path, "m").names()] == ["m:x"]
+    assert candidate_files(path, Adapter("m", "x")) == BOTH
+    assert [str(name) for name in open_catalog(path, "m").adapters()] == ["m:x"]
 
 
 def test_name_is_not_a_prefix_match(put: Put) -> None:
     path = put(adapter_in("xy"))
-    assert candidate_files(path, AdapterName("m", "x")) == []
+    assert candidate_files(path, Adapter("m", "x")) == []
 
 
 def test_missing_folder_is_empty(tmp_path: Path) -> None:
     path = str(tmp_path / "none")
-    assert open_catalog(path, "m").names() == []
-    assert candidate_files(path, AdapterName("m", "x")) == []
+    assert open_catalog(path, "m").adapters() == []
+    assert candidate_files(path, Adapter("m", "x")) == []
 
 
 def test_links_out_of_the_folder_are_ignored(tmp_path: Path) -> None:
-    write(tmp_path / "outside", adapter())
-    inside = write(tmp_path / "root" / "inside", adapter())
+    write(tmp_path / "outside", adapter_files())
+    inside = write(tmp_path / "root" / "inside", adapter_files())
     (tmp_path / "root" / "x").symlink_to(tmp_path / "outside")
     (tmp_path / "root" / "alias").symlink_to(inside)
     (inside / "passwd").symlink_to("/etc/passwd")
     path = str(tmp_path / "root")
-    assert candidate_files(path, AdapterName("m", "x")) == []
-    assert candidate_files(path, AdapterName("m", "inside")) == candidate_files(path, AdapterName("m", "alias")) == BOTH
-    assert [str(name) for name in open_catalog(path, "m").names()] == ["m:alias", "m:inside"]
+    assert candidate_files(path, Adapter("m", "x")) == []
+    assert candidate_files(path, Adapter("m", "inside")) == candidate_files(path, Adapter("m", "alias")) == BOTH
+    assert [str(name) for name in open_catalog(path, "m").adapters()] == ["m:alias", "m:inside"]
 
 
 @pytest.mark.parametrize(
     "name", ["..", "../x", "x/../../y", "/etc", "x\x00", "%2e%2e", "x\\y", "~", ".x", "", "x?y", "x#y", "a:b"]
 )
 def test_path_traversal_is_no_name(name: str) -> None:
-    assert parse_name(f"org/a:{name}", ["org/a"]) is None
+    assert parse_adapter(f"org/a:{name}", ["org/a"]) is None
 
 
 def test_hub_organisation(hub: HubServer) -> None:
     for repository, labels in {"org/x": ["peft"], "org/y": ["peft", "lora"], "org/model": [], "o/z": ["peft"]}.items():
-        hub.commit(repository, adapter())
+        hub.commit(repository, adapter_files())
         hub.label(repository, *labels)
-    assert candidate_files("hf://org", AdapterName("o/base", "x")) == BOTH
-    assert candidate_files("hf://org", AdapterName("o/base", "none")) == []
-    assert [str(name) for name in open_catalog("hf://org/", "o/base").names()] == ["o/base:x", "o/base:y"]
+    assert candidate_files("hf://org", Adapter("o/base", "x")) == BOTH
+    assert candidate_files("hf://org", Adapter("o/base", "none")) == []
+    assert [str(name) for name in open_catalog("hf://org/", "o/base").adapters()] == ["o/base:x", "o/base:y"]
 
 
 @pytest.mark.parametrize("name", ["x@y", "x+y", "a--b", "x-", "x" * 128, "x.git"])
 def test_invalid_repository_id_sends_no_request(hub: HubServer, name: str) -> None:
-    assert parse_name(f"m:{name}", ["m"])
-    assert candidate_files("hf://org", AdapterName("m", name)) == []
+    assert parse_adapter(f"m:{name}", ["m"])
+    assert candidate_files("hf://org", Adapter("m", name)) == []
     assert hub.requests == []
 
 
 @pytest.mark.parametrize("path", ["s3://no-such-bucket-of-ours/x", "gs://no-such-bucket-of-ours/x"])
 def test_missing_bucket(s3: S3Server, gcs: GcsServer, path: str) -> None:
     with pytest.raises(SourceError):
-        open_catalog(path, "m").names()
+        open_catalog(path, "m").adapters()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rayllm.config import GenerationConfig
 from rayllm.core.errors import ModelNotFoundError, RayLLMError, RequestError, UnavailableError
-from rayllm.lora import AdapterFiles, AdapterName, AdapterStore, open_catalog
+from rayllm.lora import AdapterFiles, Adapter, AdapterStore, open_catalog
 from rayllm.sources import DownloadOptions, LoggedProgress, node_cache
 from rayllm.sources.transfer import ranges
 from tests.servers.faults import FaultProxy
@@ -19,7 +20,11 @@ from tests.servers.s3 import S3Server
 from tests.unit.lora.files import adapter, write
 
 QUICK = DownloadOptions(threads=2, tries=1, deadline_s=5)
-X = AdapterName("m", "x")
+X = Adapter("m", "x")
+
+
+def from_source(source: str) -> Adapter:
+    return replace(X, source=source)
 
 
 @pytest.fixture(autouse=True)
@@ -37,9 +42,9 @@ def adapters(path: Path | str | None, base: str = "m", max_rank: int = 8, **modu
     return AdapterStore(base, catalog, modules, QUICK, max_rank, LoggedProgress)
 
 
-def refused(store: AdapterStore, name: AdapterName = X, path: str | None = None) -> RayLLMError:
+def refused(store: AdapterStore, wanted: Adapter = X) -> RayLLMError:
     with pytest.raises(RayLLMError) as caught:
-        store.fetch(name, path)
+        store.fetch(wanted)
     return caught.value
 
 
@@ -72,16 +77,16 @@ def test_exists_downloads_nothing(s3: S3Server, root: Path, place: str, kind: st
     else:
         s3.put(place, {f"x/{name}": content for name, content in adapter().items()} | {"broken/a": b"a"})
     store = adapters(root if kind == "folder" else f"s3://{place}", named=str(root / "x"))
-    existing = [name for name in ("x", "empty", "broken", "none") if store.exists(AdapterName("m", name))]
+    existing = [name for name in ("x", "empty", "broken", "none") if store.exists(Adapter("m", name))]
     assert existing == ["x", "broken"]
-    assert kind == "s3" or store.exists(AdapterName("m", "named"))
+    assert kind == "s3" or store.exists(Adapter("m", "named"))
     assert not list(cache_folder.rglob("*.safetensors"))
 
 
 def test_fetch_from_the_hub(hub: HubServer) -> None:
     hub.commit("org/x", adapter(fill=b"h"))
     assert weights(adapters("hf://org").fetch(X)) == weights(adapters(None, x="org/x").fetch(X))
-    assert weights(adapters(None).fetch(X, "hf://org/x")) == adapter(fill=b"h")["adapter_model.safetensors"]
+    assert weights(adapters(None).fetch(from_source("hf://org/x"))) == adapter(fill=b"h")["adapter_model.safetensors"]
 
 
 @pytest.mark.parametrize("kind", ["folder", "s3", "gs"])
@@ -116,14 +121,14 @@ def test_two_bases_in_one_catalog(root: Path) -> None:
     write(root / "b:x", adapter(fill=b"b"))
     write(root / "both", adapter(r=8))
     a, b = adapters(root, "a"), adapters(root, "b", max_rank=4)
-    fetched = [store.fetch(AdapterName(base, "x")) for base, store in (("a", a), ("b", b))]
+    fetched = [store.fetch(Adapter(base, "x")) for base, store in (("a", a), ("b", b))]
     assert [weights(files) for files in fetched] == [
         adapter(fill=fill)["adapter_model.safetensors"] for fill in (b"a", b"b")
     ]
     assert fetched[0].version != fetched[1].version
-    assert a.fetch(AdapterName("a", "both"))
+    assert a.fetch(Adapter("a", "both"))
     # One base accepts what another refuses, although it is cached already.
-    assert "`b:both` cannot be used" in refused(b, AdapterName("b", "both")).message
+    assert "`b:both` cannot be used" in refused(b, Adapter("b", "both")).message
 
 
 def test_cached_adapter_is_served_if_the_store_is_down(
@@ -135,7 +140,7 @@ def test_cached_adapter_is_served_if_the_store_is_down(
     s3_proxy.fault("status", value=500)
     after = store.fetch(X)
     assert (after.version, after.folder) == (before.version, before.folder)
-    error = refused(store, AdapterName("m", "other"))
+    error = refused(store, Adapter("m", "other"))
     assert isinstance(error, UnavailableError)
     assert (error.code, error.retry_after_s) == ("adapter_unavailable", 10)
     assert place not in error.message
@@ -164,14 +169,14 @@ def test_cached_adapter_is_served_if_the_hub_is_down(hub: HubServer, monkeypatch
     monkeypatch.setattr(client, "_ATTEMPTS", 1)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert store.fetch(X).version == before.version
-    assert isinstance(refused(store, AdapterName("m", "y")), UnavailableError)
+    assert isinstance(refused(store, Adapter("m", "y")), UnavailableError)
 
 
 def test_missing_adapter_error_hides_the_path(root: Path, hub: HubServer) -> None:
     write(root / "empty", {})
     for store in (adapters(root), adapters("hf://org"), adapters(None)):
         for adapter_name in ("x", "empty"):
-            error = refused(store, AdapterName("m", adapter_name))
+            error = refused(store, Adapter("m", adapter_name))
             assert isinstance(error, ModelNotFoundError)
             assert error.message == f"The model `m` has no adapter `{adapter_name}`."
 
@@ -232,13 +237,13 @@ def test_precedence_of_paths(root: Path) -> None:
         write(root / name, adapter(fill=name[:1].encode()))
     store = adapters(root, x=str(root / "named"))
     assert weights(store.fetch(X))[-1:] == b"n"
-    assert weights(store.fetch(X, str(root / "loaded")))[-1:] == b"l"
-    assert isinstance(refused(store, X, str(root / "none")), ModelNotFoundError)
+    assert weights(store.fetch(from_source(str(root / "loaded"))))[-1:] == b"l"
+    assert isinstance(refused(store, from_source(str(root / "none"))), ModelNotFoundError)
 
 
 @pytest.mark.parametrize("path", ["s3://", "a/b/c", "http://x/y", "x y", "file:///x", "/x\0", "hf://"])
 def test_invalid_path_is_refused(hub: HubServer, path: str) -> None:
-    error = refused(adapters(None), X, path)
+    error = refused(adapters(None), from_source(path))
     assert (error.status, error.param) == (400, "model")
     assert "is no folder, no address of a bucket and no repository of the hub" in error.message
     assert hub.requests == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rayllm.core.errors import RequestError
-from rayllm.lora import AdapterName
+from rayllm.lora import Adapter
 from rayllm.lora.validation import validate_adapter
 from tests.unit.lora.files import CONFIG, LAYER, SHAPES, adapter, safetensors, write
 
@@ -18,7 +18,7 @@ Q, A, B = f"{LAYER}.q_proj", "lora_A.weight", "lora_B.weight"
 
 
 def check(folder: Path, files: dict[str, bytes], max_rank: int = 8) -> None:
-    validate_adapter(AdapterName("m", "x"), write(folder, files), max_rank)
+    validate_adapter(Adapter("m", "x"), write(folder, files), max_rank)
 
 
 def refusal(folder: Path, files: dict[str, bytes]) -> str:
@@ -35,7 +35,7 @@ def refusal(folder: Path, files: dict[str, bytes]) -> str:
 
 @pytest.mark.parametrize("name", ["pirate", "shout"])
 def test_demo_adapters_are_valid(name: str) -> None:
-    validate_adapter(AdapterName("rayllm-demo", name), DEMO / "adapters" / name, 16)
+    validate_adapter(Adapter("rayllm-demo", name), DEMO / "adapters" / name, 16)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,4 @@
-"""Registry of the adapters that administrators have loaded by name (`/v1/load_lora_adapter`), shared by all routers and
-replicas.
-"""
+"""The adapters that administrators have registered (`/v1/load_lora_adapter`), shared by all routers and replicas."""
 
 from __future__ import annotations
 
@@ -13,6 +11,7 @@ from typing import Any
 from ray.exceptions import RayError
 
 from rayllm.core.errors import UnavailableError
+from rayllm.lora import Adapter
 from rayllm.serving.cluster.state.detached_actor import DetachedActor, detached_actor
 
 _ACTOR = "rayllm-loaded-adapters"
@@ -27,7 +26,10 @@ _RETRY_S = 10.0
 
 @dataclass(frozen=True)
 class RegisteredAdapter:
-    """An adapter that was loaded by name: its base model, its name without the base's, and its location."""
+    """An `Adapter` on its way to the actor and back.
+
+    Processes of several versions of RayLLM share the actor, so this class and its fields keep their names.
+    """
 
     base: str
     adapter: str
@@ -35,51 +37,49 @@ class RegisteredAdapter:
 
 
 class AdapterRegistryActor(DetachedActor):
-    """Loaded adapters by application, and by the name that clients use. One detached actor of the cluster."""
+    """The registered adapters by application and by the name that clients use. One detached actor of the cluster."""
 
     def __init__(self, version: str = "") -> None:
         super().__init__(version)
-        self._loaded: dict[str, dict[str, RegisteredAdapter]] = {}
+        self._registered: dict[str, dict[str, RegisteredAdapter]] = {}
 
     def put(self, app: str, entries: dict[str, RegisteredAdapter]) -> None:
         """Add entries."""
         self.check_open()
-        self._loaded.setdefault(app, {}).update(entries)
+        self._registered.setdefault(app, {}).update(entries)
 
     def drop(self, app: str, name: str) -> None:
         """Remove an entry."""
         self.check_open()
-        self._loaded.get(app, {}).pop(name, None)
+        self._registered.get(app, {}).pop(name, None)
 
     def of(self, app: str) -> dict[str, RegisteredAdapter] | None:
-        """The entries of an application; None if it has never had any: the actor may be new."""
-        return self._loaded.get(app)
+        """The entries of an application; None if the application never had any: the actor may be new."""
+        return self._registered.get(app)
 
     def state(self) -> dict[str, Any]:
         """All entries, as plain containers."""
-        return {
-            app: {name: asdict(adapter) for name, adapter in entries.items()} for app, entries in self._loaded.items()
-        }
+        return {app: {name: asdict(entry) for name, entry in all_.items()} for app, all_ in self._registered.items()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Add entries, unless their names have been taken since."""
+        """Add entries, unless their names are in use by now."""
         for app, entries in state.items():
             kept = {name: RegisteredAdapter(**fields) for name, fields in entries.items()}
-            self._loaded[app] = kept | self._loaded.get(app, {})
+            self._registered[app] = kept | self._registered.get(app, {})
 
 
 class AdapterRegistry:
-    """The adapters of one application that were loaded by name, cached for a second."""
+    """The registered adapters of one application, cached for a second."""
 
     def __init__(self, app: str) -> None:
         self._app = app
-        self._cache: dict[str, RegisteredAdapter] = {}
+        self._cache: dict[str, Adapter] = {}
         self._has_answered = False
         self._refresh_at = float("-inf")
         self._refresh_lock = asyncio.Lock()
 
-    async def all(self) -> dict[str, RegisteredAdapter]:
-        """By the name that clients use; at most a second old, unless the actor does not answer.
+    async def all(self) -> dict[str, Adapter]:
+        """The adapters by the name that clients use; at most a second old, unless the actor does not answer.
 
         Raises:
             UnavailableError: the actor has never answered.
@@ -90,17 +90,17 @@ class AdapterRegistry:
         return self._cache
 
     async def prepare(self) -> None:
-        """Ask the actor ahead of the first request, which then needs no answer: the last known state will do."""
+        """Ask the actor ahead of the first request, which then gets the last known state if the actor is down."""
         with suppress(UnavailableError):
             await self.all()
 
-    async def add(self, name: str, adapter: RegisteredAdapter) -> None:
+    async def add(self, name: str, adapter: Adapter) -> None:
         """Register an adapter.
 
         Raises:
             UnavailableError: the actor does not answer.
         """
-        await self._call("put", {name: adapter})
+        await self._put({name: adapter})
         self._cache = {**self._cache, name: adapter}
 
     async def remove(self, name: str) -> None:
@@ -117,22 +117,27 @@ class AdapterRegistry:
             entries = await self._call("of", timeout_s=_REFRESH_TIMEOUT_S if self._has_answered else _TIMEOUT_S)
             if entries is None and self._cache:
                 # The actor was restarted without its state: restore it from this cache.
-                await self._call("put", self._cache)
-                entries = self._cache
+                await self._put(self._cache)
+            else:
+                entries = entries or {}
+                self._cache = {name: Adapter(known.base, known.adapter, known.path) for name, known in entries.items()}
         except UnavailableError:
             if not self._has_answered:
                 raise
             self._refresh_at = time.monotonic() + _RETRY_S
             return
-        self._cache = entries or {}
         self._has_answered = True
         self._refresh_at = time.monotonic() + _MAX_AGE_S
+
+    async def _put(self, adapters: dict[str, Adapter]) -> None:
+        entries = {name: RegisteredAdapter(a.base, a.name, a.source) for name, a in adapters.items()}
+        await self._call("put", entries)
 
     async def _call(self, method: str, *args: Any, timeout_s: float = _TIMEOUT_S) -> Any:
         try:
             async with asyncio.timeout(timeout_s):
-                # It blocks on Ray.
+                # Finding the actor blocks.
                 actor = await asyncio.to_thread(detached_actor, AdapterRegistryActor, _ACTOR)
                 return await getattr(actor, method).remote(self._app, *args)
         except (RayError, TimeoutError):
-            raise UnavailableError("The registry of loaded adapters does not answer.", None, None, 5) from None
+            raise UnavailableError("The registry of adapters does not answer; try again later.", None, None, 5) from None

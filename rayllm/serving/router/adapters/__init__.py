@@ -1,1 +1,4 @@
-"""Adapters as a router sees them: listed, looked up, and loaded by administrators."""
+"""Adapters as a router sees them: listed, looked up, and registered by administrators.
+
+Process: router.
+"""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -23,9 +23,9 @@ from rayllm.core.errors import (
 )
 from rayllm.core.headers import ADAPTER_RELOAD
 from rayllm.core.json_body import parse_body, read_body
-from rayllm.lora import AdapterName
+from rayllm.lora import Adapter
 from rayllm.routing import RoutingRequest
-from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry, RegisteredAdapter
+from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
@@ -40,7 +40,7 @@ _FIELDS = {"lora_name": str, "lora_path": str, "load_inplace": bool}
 
 @dataclass(eq=False)
 class AdapterAdmin:
-    """The two endpoints."""
+    """The endpoints `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`."""
 
     models: ModelRegistry
     adapter_registry: AdapterRegistry
@@ -52,18 +52,20 @@ class AdapterAdmin:
         """`POST /v1/load_lora_adapter`: load the adapter in one replica to validate it, then register it for all."""
         self.admin_keys.check(request)
         body = await _read(request, ("lora_name", "lora_path"))
-        name, path = body["lora_name"], body["lora_path"]
-        adapter = self._parse_target(name, path)
-        if AdapterName(adapter.base, adapter.adapter) in self.models.modules:
+        name = body["lora_name"]
+        target = self._parse_target(name)
+        if target in self.models.modules:
             raise RequestError(f"`{name}` is an adapter of the configuration (`lora_modules`).", "lora_name")
         registered = await self.adapter_registry.all()
         if name in registered and not body.get("load_inplace"):
-            message = f"The adapter `{name}` is loaded already; send `load_inplace: true` to replace it."
+            message = f"The adapter `{name}` is registered already; send `load_inplace: true` to replace it."
             raise RequestError(message, "lora_name")
         for other, entry in registered.items():
-            # The engine identifies an adapter by its full id: two entries would evict each other.
-            if other != name and (entry.base, entry.adapter) == (adapter.base, adapter.adapter):
-                raise RequestError(f"This adapter is loaded already, as `{other}`; unload that first.", "lora_name")
+            # The engine identifies an adapter by its full name: two entries would evict each other.
+            if other != name and str(entry) == str(target):
+                message = f"This adapter is registered already, as `{other}`; unload `{other}` first."
+                raise RequestError(message, "lora_name")
+        adapter = replace(target, source=body["lora_path"])
         await self._validate(name, adapter)
         await self.adapter_registry.add(name, adapter)
         return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
@@ -73,34 +75,39 @@ class AdapterAdmin:
         self.admin_keys.check(request)
         name = (await _read(request, ("lora_name",)))["lora_name"]
         if name not in await self.adapter_registry.all():
-            message = f"No adapter `{name[:200]}` was loaded here; those that a model finds itself stay."
+            message = (
+                f"No adapter `{name[:200]}` is registered. Only adapters of /v1/load_lora_adapter can be unloaded, not "
+                "those of a model's file."
+            )
             raise ModelNotFoundError(message, "lora_name")
         await self.adapter_registry.remove(name)
         return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
-    def _parse_target(self, name: str, path: str) -> RegisteredAdapter:
-        """The adapter's base model: the one in its name, or the only one that takes adapters."""
+    def _parse_target(self, name: str) -> Adapter:
+        """The adapter that a name means: of the base model in the name, or of the only model that takes adapters."""
         if name in self.models.names:
             raise RequestError(f"`{name}` is the name of a model.", "lora_name")
-        resolved = self.models.parse_adapter(name)
-        if resolved:
-            return RegisteredAdapter(resolved.base, resolved.adapter, path)
         bases = self.models.lora_models
-        adapter_id = self.models.parse_adapter(f"{bases[0]}:{name}") if len(bases) == 1 else None
-        if adapter_id is None:
-            registered = ", ".join(f"`{base}:<name>`" for base in bases) or "none: no model here has a `lora_config`"
-            raise RequestError(f"`{name[:200]}` is no name for an adapter here. Names: {registered}.", "lora_name")
-        return RegisteredAdapter(adapter_id.base, adapter_id.adapter, path)
+        adapter = self.models.parse_adapter(name)
+        if adapter is None and len(bases) == 1:
+            adapter = self.models.parse_adapter(f"{bases[0]}:{name}")
+        if adapter is None:
+            names = ", ".join(f"`{base}:<name>`" for base in bases) or "none: no model here has a `lora_config`"
+            raise RequestError(f"`{name[:200]}` is no name for an adapter here. Names: {names}.", "lora_name")
+        return adapter
 
-    async def _validate(self, name: str, adapter: RegisteredAdapter) -> None:
+    async def _validate(self, name: str, adapter: Adapter) -> None:
         """Load the adapter in one replica.
 
         Raises:
-            RayLLMError: the replica refuses it.
+            RayLLMError: the replica refuses the adapter.
         """
-        resolved = ResolvedModel(adapter.base, adapter.adapter, adapter.path)
         body = json.dumps({"model": name, "tokens": []}).encode()
-        headers = {"content-type": "application/json", ADAPTER_RELOAD: "1", **resolved.headers(name)}
+        headers = {
+            "content-type": "application/json",
+            ADAPTER_RELOAD: "1",
+            **ResolvedModel.of(adapter).headers(name),
+        }
 
         status, answer = 0, b""
 
@@ -113,7 +120,7 @@ class AdapterAdmin:
                 return error.outcome
             return Outcome.ANSWERED
 
-        await self.dispatcher.dispatch(adapter.base, RoutingRequest(adapter=adapter.adapter), send)
+        await self.dispatcher.dispatch(adapter.base, RoutingRequest(adapter=adapter.name), send)
         error = _error(answer) if status >= 400 else None
         if error and error.get("code") == ADAPTER_UNAVAILABLE:
             raise UnavailableError(str(error["message"]), "lora_path", ADAPTER_UNAVAILABLE, 10)
@@ -127,7 +134,7 @@ async def _read(request: Request, required: Sequence[str]) -> dict[str, Any]:
     """Read and validate the request's fields.
 
     Raises:
-        RequestError: one is missing, unknown or of the wrong type.
+        RequestError: a field is missing, unknown or of the wrong type.
     """
     body = parse_body(await read_body(request, _MAX_BYTES))
     for field in required:

@@ -1,4 +1,4 @@
-"""Available adapters for `GET /v1/models`, refreshed in the background."""
+"""The available adapters for `GET /v1/models`, refreshed in the background."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 
 from rayllm.core.errors import RayLLMError
-from rayllm.lora import AdapterName
+from rayllm.lora import Adapter
 from rayllm.serving.cluster.background import in_background
 
 logger = logging.getLogger(__name__)
 
 # Seconds that `GET /v1/models` waits for models whose adapters have never been listed.
 _FIRST_S = 10.0
-# The same after a failed listing: the adapters' location may be unreachable for long.
+# The same after a failed listing: the adapters' source may be unreachable for long.
 _AGAIN_S = 1.0
 # Seconds before a failed listing is repeated.
 _RETRY_S = 5.0
@@ -31,31 +31,31 @@ class AdapterCatalog:
         self._model_ids = model_ids
         self._list_adapters = list_adapters
         self._max_age_s = max_age_s
-        self._names: dict[str, list[AdapterName]] = {}
+        self._adapters: dict[str, list[Adapter]] = {}
         self._refresh_at: dict[str, float] = {}
         self._listing: dict[str, asyncio.Task[None]] = {}
 
-    async def names(self) -> list[AdapterName]:
-        """Ids of all available adapters. Waits, briefly, only for models that have never been listed."""
+    async def adapters(self) -> list[Adapter]:
+        """All available adapters. Waits, briefly, only for models whose adapters have never been listed."""
         now = time.monotonic()
         for model_id in self._model_ids:
             if now >= self._refresh_at.get(model_id, 0.0) and model_id not in self._listing:
                 self._listing[model_id] = in_background(self._refresh(model_id))
-        if never_listed := [model_id for model_id in self._listing if model_id not in self._names]:
+        if never_listed := [model_id for model_id in self._listing if model_id not in self._adapters]:
             is_first = any(model_id not in self._refresh_at for model_id in never_listed)
             tasks = [self._listing[model_id] for model_id in never_listed]
             await asyncio.wait(tasks, timeout=_FIRST_S if is_first else _AGAIN_S)
-        return [name for model_id in self._model_ids for name in self._names.get(model_id, [])]
+        return [adapter for model_id in self._model_ids for adapter in self._adapters.get(model_id, [])]
 
     async def _refresh(self, model_id: str) -> None:
-        adapters = None
+        names = None
         try:
-            adapters = await self._list_adapters(model_id)
+            names = await self._list_adapters(model_id)
         except RayLLMError as error:
             logger.warning("The adapters of `%s` cannot be listed: %s", model_id, error.message)
         finally:
             # A failed listing keeps the previous one.
-            if adapters is not None:
-                self._names[model_id] = [AdapterName(model_id, adapter) for adapter in adapters]
-            self._refresh_at[model_id] = time.monotonic() + (_RETRY_S if adapters is None else self._max_age_s)
+            if names is not None:
+                self._adapters[model_id] = [Adapter(model_id, name) for name in names]
+            self._refresh_at[model_id] = time.monotonic() + (_RETRY_S if names is None else self._max_age_s)
             del self._listing[model_id]

@@ -1,7 +1,7 @@
 """Lookup of adapters that clients name, before a request takes a replica's slot.
 
-Clients may invent names. A router therefore asks a replica, which has the credentials: many names in one lookup, few
-lookups at once, and results are cached.
+Clients may invent names. A router therefore asks a replica, which has the credentials, about many names at once, with
+few lookups in parallel, and caches the results.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import aiohttp
 
 from rayllm.core.errors import UnavailableError
-from rayllm.core.headers import ADAPTERS_PATH
-from rayllm.lora import AdapterName, adapter_not_found
+from rayllm.core.headers import LOOKUP_URL
+from rayllm.lora import Adapter, adapter_not_found
 from rayllm.serving.cluster.background import in_background
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.wire.outcome import NotAnsweredError
@@ -38,12 +38,12 @@ _TIMEOUT_S = 10.0
 _TRIES = 3
 
 FindMissing = Callable[[str, list[str]], Awaitable[Collection[str]]]
-"""Returns those of the names that are not adapters of a model."""
+"""Returns the names, of the given ones, that are not adapters of a model."""
 
 
 @dataclass
 class _PendingLookup:
-    """One name, and the number of clients waiting for it."""
+    """The lookup of an adapter, and the number of clients that wait for the result."""
 
     is_missing: asyncio.Future[bool]
     clients: int = 0
@@ -55,37 +55,37 @@ class AdapterLookup:
 
     def __init__(self, find_missing: FindMissing) -> None:
         self._find_missing = find_missing
-        self._cache: OrderedDict[AdapterName, tuple[bool, float]] = OrderedDict()
-        self._pending: dict[AdapterName, _PendingLookup] = {}
+        self._cache: OrderedDict[Adapter, tuple[bool, float]] = OrderedDict()
+        self._pending: dict[Adapter, _PendingLookup] = {}
         self._running: set[asyncio.Task[None]] = set()
 
-    def is_known(self, name: AdapterName) -> bool:
-        """Whether the adapter existed when it was last looked up, at most ten minutes ago."""
-        return self._missing(name) is False
+    def is_known(self, adapter: Adapter) -> bool:
+        """Whether the adapter existed at its last lookup, at most ten minutes ago."""
+        return self._missing(adapter) is False
 
-    async def check(self, name: AdapterName) -> None:
+    async def check(self, adapter: Adapter) -> None:
         """Return if the adapter exists, or if no replica can tell.
 
         Raises:
-            ModelNotFoundError: it does not exist.
+            ModelNotFoundError: the adapter does not exist.
             UnavailableError: too many lookups are pending.
         """
-        missing = self._missing(name)
+        missing = self._missing(adapter)
         if missing is None:
-            missing = await self._wait(name)
+            missing = await self._wait(adapter)
         if missing:
-            raise adapter_not_found(name)
+            raise adapter_not_found(adapter)
 
-    def _missing(self, name: AdapterName) -> bool | None:
-        missing, until = self._cache.get(name, (None, 0.0))
+    def _missing(self, adapter: Adapter) -> bool | None:
+        missing, until = self._cache.get(adapter, (None, 0.0))
         return missing if time.monotonic() < until else None
 
-    async def _wait(self, name: AdapterName) -> bool:
-        lookup = self._pending.get(name)
+    async def _wait(self, adapter: Adapter) -> bool:
+        lookup = self._pending.get(adapter)
         if lookup is None:
             if len(self._pending) >= _MAX_PENDING:
                 raise UnavailableError("Too many adapters are being looked up.", "model", retry_after_s=5)
-            lookup = self._pending[name] = _PendingLookup(asyncio.get_running_loop().create_future())
+            lookup = self._pending[adapter] = _PendingLookup(asyncio.get_running_loop().create_future())
         lookup.clients += 1
         try:
             self._start_lookups()
@@ -93,12 +93,12 @@ class AdapterLookup:
         finally:
             lookup.clients -= 1
             if not lookup.clients and not lookup.is_sent:
-                del self._pending[name]
+                del self._pending[adapter]
 
     def _start_lookups(self) -> None:
-        """Look up pending names, as far as the limit on concurrent lookups allows."""
-        while len(self._running) < _MAX_CONCURRENT and (names := self._next_batch()):
-            task = in_background(self._look_up(names))
+        """Look up pending adapters, within the limit on concurrent lookups."""
+        while len(self._running) < _MAX_CONCURRENT and (adapters := self._next_batch()):
+            task = in_background(self._look_up(adapters))
             self._running.add(task)
             task.add_done_callback(self._done)
 
@@ -106,31 +106,31 @@ class AdapterLookup:
         self._running.discard(task)
         self._start_lookups()
 
-    def _next_batch(self) -> list[AdapterName]:
-        """Pending names of one model."""
-        waiting = [name for name, lookup in self._pending.items() if not lookup.is_sent]
-        names = [name for name in waiting if name.base == waiting[0].base][:_BATCH_SIZE]
-        for name in names:
-            self._pending[name].is_sent = True
-        return names
+    def _next_batch(self) -> list[Adapter]:
+        """Pending adapters of one base model."""
+        waiting = [adapter for adapter, lookup in self._pending.items() if not lookup.is_sent]
+        batch = [adapter for adapter in waiting if adapter.base == waiting[0].base][:_BATCH_SIZE]
+        for adapter in batch:
+            self._pending[adapter].is_sent = True
+        return batch
 
-    async def _look_up(self, names: list[AdapterName]) -> None:
-        missing: Collection[str] = ()
+    async def _look_up(self, batch: list[Adapter]) -> None:
+        base, missing = batch[0].base, frozenset[str]()
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                missing = await self._find_missing(names[0].base, [name.adapter for name in names])
-            for name in names:
-                self._remember(name, name.adapter in missing)
+                missing = frozenset(await self._find_missing(base, [adapter.name for adapter in batch]))
+            for adapter in batch:
+                self._remember(adapter, adapter.name in missing)
         except (TimeoutError, UnavailableError, ValueError, KeyError) as error:
             # The requests are forwarded, and their replicas report the error.
-            logger.warning("Adapters of `%s` cannot be looked up: %r", names[0].base, error)
+            logger.warning("Adapters of `%s` cannot be looked up: %r", base, error)
         finally:
-            for name in names:
-                self._pending.pop(name).is_missing.set_result(name.adapter in missing)
+            for adapter in batch:
+                self._pending.pop(adapter).is_missing.set_result(adapter.name in missing)
 
-    def _remember(self, name: AdapterName, missing: bool) -> None:
-        self._cache[name] = missing, time.monotonic() + (_MISSING_TTL_S if missing else _FOUND_TTL_S)
-        self._cache.move_to_end(name)
+    def _remember(self, adapter: Adapter, missing: bool) -> None:
+        self._cache[adapter] = missing, time.monotonic() + (_MISSING_TTL_S if missing else _FOUND_TTL_S)
+        self._cache.move_to_end(adapter)
         while len(self._cache) > _CACHED_NAMES:
             self._cache.popitem(last=False)
 
@@ -138,7 +138,7 @@ class AdapterLookup:
 async def missing_adapters(
     replicas: Callable[[str], Collection[Replica]], transport: HttpTransport, model_id: str, names: list[str]
 ) -> Collection[str]:
-    """Those of `names` that are not adapters of the model, as one of its replicas says, without taking a slot of it.
+    """The `names` that are not adapters of the model, according to one of its replicas. Takes no slot.
 
     Raises:
         UnavailableError: no replica answers.
@@ -148,7 +148,7 @@ async def missing_adapters(
     for _ in range(_TRIES):
         for replica in sorted(replicas(model_id), key=lambda replica: replica.candidate.requests):
             try:
-                async with transport.send(replica, "POST", ADAPTERS_PATH, body, {}) as reply:
+                async with transport.send(replica, "POST", LOOKUP_URL, body, {}) as reply:
                     if reply.status == 200:
                         return frozenset(json.loads(await reply.content.read())["missing"])
             except (NotAnsweredError, aiohttp.ClientError, ConnectionError) as error:

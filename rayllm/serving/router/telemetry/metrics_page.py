@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from rayllm.access import Caller, caller_of
 from rayllm.core.exposition import content_type, merge, wants_openmetrics
-from rayllm.core.headers import METRICS_PATH
+from rayllm.core.headers import METRICS_URL
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_set import ReplicaSet
 from rayllm.serving.wire.outcome import NotAnsweredError
@@ -63,7 +63,7 @@ async def _of_replica(transport: HttpTransport, replica: Replica, is_openmetrics
     try:
         async with (
             asyncio.timeout(_TIMEOUT_S),
-            transport.send(replica, "GET", METRICS_PATH, b"", accept) as reply,
+            transport.send(replica, "GET", METRICS_URL, b"", accept) as reply,
         ):
             page = (await reply.content.read()).decode()
             return page if reply.status == 200 else ""

@@ -18,7 +18,7 @@ from rayllm.core.errors import ModelNotFoundError, RayLLMError, RequestError, Un
 from rayllm.engine.adapters import pool as module
 from rayllm.engine.adapters.pool import AdapterPool
 from rayllm.engine.request_plan import RequestPlan
-from rayllm.lora import AdapterFiles, AdapterName
+from rayllm.lora import AdapterFiles, Adapter
 from rayllm.sources import UnreachableError
 from rayllm.sources.cache import Entry
 
@@ -33,7 +33,8 @@ class Engine:
         self.refuses = ""
         self.pause_s = 0.0
 
-    async def add(self, name: str, key: str, folder: Path) -> int:
+    async def add(self, adapter: Adapter, version: str, folder: Path) -> int:
+        key = f"{adapter}@{version}"
         await asyncio.sleep(self.pause_s)
         if self.refuses == key:
             raise RequestError(f"`{key}` is refused.", "model", "adapter_broken")
@@ -63,23 +64,23 @@ class Place:
         self.base = "m"
         self.there: set[str] = set()
 
-    def exists(self, name: AdapterName) -> bool:
-        self.asked.append(name.adapter)
-        if error := self.errors.get(name.adapter):
+    def exists(self, adapter: Adapter) -> bool:
+        self.asked.append(adapter.name)
+        if error := self.errors.get(adapter.name):
             raise error
-        return name.adapter in self.there
+        return adapter.name in self.there
 
-    def fetch(self, name: AdapterName, path: str | None = None) -> AdapterFiles:
-        self.asked.append(name.adapter)
+    def fetch(self, adapter: Adapter) -> AdapterFiles:
+        self.asked.append(adapter.name)
         assert self.open.wait(5)
-        if error := self.errors.get(path or name.adapter):
+        if error := self.errors.get(adapter.source or adapter.name):
             raise error
-        version = self.versions.get(name.adapter, "1")
-        entry = Entry(Path(f"/cache/{path or name.adapter}/{version}"))
+        version = self.versions.get(adapter.name, "1")
+        entry = Entry(Path(f"/cache/{adapter.source or adapter.name}/{version}"))
         self.locked[entry] += 1
         return AdapterFiles(entry, version, None)
 
-    def names(self) -> list[AdapterName]:
+    def adapters(self) -> list[Adapter]:
         return []
 
     def release(self, entry: Entry) -> None:
@@ -99,7 +100,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
     return found
 
 
-def no_plan(name: AdapterName, files: AdapterFiles) -> RequestPlan | None:
+def no_plan(adapter: Adapter, files: AdapterFiles) -> RequestPlan | None:
     return None
 
 
@@ -121,19 +122,19 @@ async def settled(adapter_pool: AdapterPool) -> None:
         await asyncio.sleep(0)
 
 
-def named(adapter: str) -> AdapterName:
-    return AdapterName("m", adapter)
+def named(name: str, source: str = "") -> Adapter:
+    return Adapter("m", name, source)
 
 
-async def use(adapter_pool: AdapterPool, *adapters: str, path: str | None = None) -> None:
-    for adapter in adapters:
-        async with adapter_pool.use(named(adapter), path, f"m:{adapter}"):
+async def use(adapter_pool: AdapterPool, *names: str, source: str = "") -> None:
+    for name in names:
+        async with adapter_pool.use(named(name, source), f"m:{name}"):
             pass
 
 
-async def refused(adapter_pool: AdapterPool, adapter: str, path: str | None = None) -> RayLLMError:
+async def refused(adapter_pool: AdapterPool, name: str, source: str = "") -> RayLLMError:
     with pytest.raises(RayLLMError) as caught:
-        await use(adapter_pool, adapter, path=path)
+        await use(adapter_pool, name, source=source)
     return caught.value
 
 
@@ -156,7 +157,7 @@ async def test_a_client_that_leaves_takes_the_adapter_from_nobody(adapter_pool: 
 
 
 async def test_the_name_asked_for_leads_to_the_version(adapter_pool: AdapterPool, engine: Engine) -> None:
-    async with adapter_pool.use(named("x"), None, "short") as resident:
+    async with adapter_pool.use(named("x"), "short") as resident:
         assert engine.names == {"short": resident.lora_request}
 
 
@@ -176,7 +177,7 @@ async def test_no_more_make_room_than_have_to(engine: Engine, place: Place) -> N
 async def test_those_in_use_stay_until_they_are_done(adapter_pool: AdapterPool, engine: Engine) -> None:
     async with AsyncExitStack() as stack:
         for adapter in "abcd":
-            await stack.enter_async_context(adapter_pool.use(named(adapter), None, adapter))
+            await stack.enter_async_context(adapter_pool.use(named(adapter), adapter))
         await use(adapter_pool, "e")
         await settled(adapter_pool)
         assert sorted(engine.held.values()) == [f"m:{adapter}@1" for adapter in "abcd"]
@@ -188,7 +189,7 @@ async def test_more_busy_adapters_than_there_is_room_for_are_each_loaded_once(en
     adapter_pool = adapter_pool_with(engine, place, capacity=1)
 
     async def busy(adapter: str) -> None:
-        async with adapter_pool.use(named(adapter), None, adapter):
+        async with adapter_pool.use(named(adapter), adapter):
             await asyncio.sleep(0.05)
 
     await asyncio.wait_for(asyncio.gather(*(busy(str(number % 8)) for number in range(40))), 5)
@@ -197,13 +198,13 @@ async def test_more_busy_adapters_than_there_is_room_for_are_each_loaded_once(en
 
 async def test_a_new_version_answers_while_the_old_one_finishes(engine: Engine, place: Place) -> None:
     adapter_pool = adapter_pool_with(engine, place, refresh_s=0)
-    async with adapter_pool.use(named("x"), None, "x") as old:
+    async with adapter_pool.use(named("x"), "x") as old:
         place.versions["x"] = "2"
-        async with adapter_pool.use(named("x"), None, "x") as unchanged:
+        async with adapter_pool.use(named("x"), "x") as unchanged:
             # Nobody waits for the new version.
             assert unchanged is old
         await settled(adapter_pool)
-        async with adapter_pool.use(named("x"), None, "x") as new:
+        async with adapter_pool.use(named("x"), "x") as new:
             assert (new.files.version, engine.held[new.lora_request]) == ("2", "m:x@2")
             assert engine.names == {"x": new.lora_request}
         assert engine.held[old.lora_request] == "m:x@1"
@@ -300,33 +301,33 @@ async def test_loading_asks_again_whatever_failed_before(adapter_pool: AdapterPo
 async def test_an_adapter_moves_to_the_place_that_it_was_loaded_from(adapter_pool: AdapterPool, engine: Engine) -> None:
     await use(adapter_pool, "x")
     assert not adapter_pool.has_registered
-    await use(adapter_pool, "x", path="/p")
+    await use(adapter_pool, "x", source="/p")
     await settled(adapter_pool)
     assert adapter_pool.has_registered
     assert len(engine.held) == 1
 
 
 async def test_trouble_with_one_place_takes_nothing_from_another(adapter_pool: AdapterPool, place: Place) -> None:
-    await use(adapter_pool, "x", path="/good")
+    await use(adapter_pool, "x", source="/good")
     place.errors["/bad"] = ModelNotFoundError("none")
     await refused(adapter_pool, "x", "/bad")
     await refused(adapter_pool, "x", "/bad")
-    await use(adapter_pool, "x", path="/good")
+    await use(adapter_pool, "x", source="/good")
     assert place.asked == ["x", "x"]
 
 
 async def test_what_was_unloaded_is_dropped(adapter_pool: AdapterPool, engine: Engine) -> None:
     await use(adapter_pool, "found")
-    await use(adapter_pool, "loaded", path="/p")
-    adapter_pool.keep_registered(["/p"])
+    await use(adapter_pool, "loaded", source="/p")
+    adapter_pool.drop_unregistered([named("loaded", "/p")])
     assert adapter_pool.loaded_adapters == ["m:found", "m:loaded"]
-    adapter_pool.keep_registered([])
+    adapter_pool.drop_unregistered([])
     await settled(adapter_pool)
     assert list(engine.held.values()) == ["m:found@1"]
 
 
 async def test_files_that_another_name_uses_stay(adapter_pool: AdapterPool, place: Place) -> None:
-    await use(adapter_pool, "a", "b", path="/p")
+    await use(adapter_pool, "a", "b", source="/p")
     adapter_pool.drop("m:a")
     await settled(adapter_pool)
     assert place.locked.total() == 1
@@ -343,14 +344,13 @@ async def test_thousands_of_uses_leave_everything_in_order(engine: Engine, place
 
     async def client() -> None:
         nonlocal served
-        name = named(str(chance.randrange(8)))
+        name = str(chance.randrange(8))
+        adapter = named(name, chance.choice(["", "", "", f"/{name}"]))
         with suppress(RayLLMError):
-            async with adapter_pool.use(
-                name, chance.choice([None, None, None, f"/{name.adapter}"]), str(name)
-            ) as resident:
+            async with adapter_pool.use(adapter, str(adapter)) as resident:
                 for _ in range(2):
                     assert resident.users > 0
-                    assert engine.held[resident.lora_request].startswith(f"{name}@")
+                    assert engine.held[resident.lora_request].startswith(f"{adapter}@")
                     assert place.locked[resident.files.entry] > 0
                     await asyncio.sleep(chance.random() * 0.004)
                 served += 1
@@ -369,7 +369,7 @@ async def test_thousands_of_uses_leave_everything_in_order(engine: Engine, place
                 case 3:
                     adapter_pool.drop(f"m:{adapter}")
                 case 4:
-                    adapter_pool.keep_registered(chance.choice([[], ["/1", "/2", "/3"]]))
+                    adapter_pool.drop_unregistered([named(name, f"/{name}") for name in chance.choice(["", "123"])])
             await asyncio.sleep(0.002)
 
     troubling = asyncio.create_task(trouble(time.monotonic() + 4))
@@ -382,7 +382,7 @@ async def test_thousands_of_uses_leave_everything_in_order(engine: Engine, place
     await troubling
     await settled(adapter_pool)
     assert served > 2000
-    found = list(adapter_pool._adapters.values())
+    found = list(adapter_pool._loaded.values())
     assert [resident.users for resident in found] == [0] * len(found)
     assert engine.held.keys() == {resident.lora_request for resident in found}
     assert +place.locked == Counter(resident.files.entry for resident in found)

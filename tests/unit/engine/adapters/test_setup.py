@@ -11,12 +11,12 @@ from rayllm.config import GenerationConfig, ModelConfig, model_from
 from rayllm.core.errors import RequestError
 from rayllm.engine.adapters.setup import MAX_STOPS, _plan
 from rayllm.engine.request_plan import RequestPlan
-from rayllm.lora import AdapterFiles, AdapterName
+from rayllm.lora import AdapterFiles, Adapter
 from rayllm.prompt import PromptError
 from rayllm.sources.cache import Entry
 
 FORMAT = {"system": "{instruction}", "user": "U{instruction}", "assistant": "A{instruction}", "trailing_assistant": "A"}
-X = AdapterName("m", "x")
+X = Adapter("m", "x")
 
 
 def planned(settings: dict[str, Any] | None, **base: Any) -> ModelConfig | None:

@@ -13,7 +13,7 @@ from rayllm.core.errors import ModelNotFoundError
 from rayllm.engine.middleware.adapter_loading import AdapterMiddleware, adapter_plan
 from rayllm.engine.middleware.request_scope import RequestScopeMiddleware, echo_requested_name
 from rayllm.engine.request_plan import RequestPlan
-from rayllm.lora import AdapterName
+from rayllm.lora import Adapter
 
 PLAN = RequestPlan(stop=("END",))
 
@@ -22,21 +22,21 @@ class AdapterPool:
     """Has `x`, with settings of its own, and `y`, without."""
 
     def __init__(self) -> None:
-        self.used: list[tuple[AdapterName, str | None, str]] = []
-        self.loaded: list[tuple[AdapterName, str | None]] = []
+        self.used: list[tuple[Adapter, str]] = []
+        self.loaded: list[Adapter] = []
         self.in_use = 0
 
-    async def load(self, name: AdapterName, path: str | None) -> None:
-        self.loaded.append((name, path))
+    async def load(self, adapter: Adapter) -> None:
+        self.loaded.append(adapter)
 
     @asynccontextmanager
-    async def use(self, name: AdapterName, path: str | None, model: str) -> AsyncIterator[Any]:
-        if name.adapter not in ("x", "y"):
+    async def use(self, adapter: Adapter, model: str) -> AsyncIterator[Any]:
+        if adapter.name not in ("x", "y"):
             raise ModelNotFoundError("None of that name.", "model")
-        self.used.append((name, path, model))
+        self.used.append((adapter, model))
         self.in_use += 1
         try:
-            yield SimpleNamespace(plan=PLAN if name.adapter == "x" else None)
+            yield SimpleNamespace(plan=PLAN if adapter.name == "x" else None)
         finally:
             self.in_use -= 1
 
@@ -66,7 +66,7 @@ async def through(adapter_pool: AdapterPool, **fields: str) -> tuple[list[Reques
 async def test_an_adapter_is_there_for_as_long_as_it_is_answered() -> None:
     adapter_pool = AdapterPool()
     assert await through(adapter_pool, model="mine", adapter="x", adapter_path="/a%20b/%C3%A4") == ([PLAN], [])
-    assert adapter_pool.used == [(AdapterName("m", "x"), "/a b/ä", "mine")]
+    assert adapter_pool.used == [(Adapter("m", "x", "/a b/ä"), "mine")]
 
 
 async def test_an_adapter_is_fetched_anew_where_an_administrator_loads_it() -> None:
@@ -74,7 +74,7 @@ async def test_an_adapter_is_fetched_anew_where_an_administrator_loads_it() -> N
     await through(adapter_pool, model="mine", adapter="x", adapter_path="/p")
     assert adapter_pool.loaded == []
     await through(adapter_pool, model="mine", adapter="x", adapter_path="/p", adapter_reload="1")
-    assert adapter_pool.loaded == [(AdapterName("m", "x"), "/p")]
+    assert adapter_pool.loaded == [Adapter("m", "x", "/p")]
     assert len(adapter_pool.used) == 2
 
 
@@ -87,7 +87,7 @@ async def test_a_base_has_no_adapter_and_no_plan_but_its_own() -> None:
 async def test_an_adapter_without_settings_has_its_bases_plan() -> None:
     adapter_pool = AdapterPool()
     assert (await through(adapter_pool, model="m:y", adapter="y"))[0] == [None]
-    assert adapter_pool.used == [(AdapterName("m", "y"), None, "m:y")]
+    assert adapter_pool.used == [(Adapter("m", "y"), "m:y")]
 
 
 async def test_an_adapter_that_cannot_be_had_is_told_and_never_reaches_the_engine() -> None:

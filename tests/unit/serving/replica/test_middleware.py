@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from rayllm.core.headers import KEY, METRICS_PATH
+from rayllm.core.headers import KEY, METRICS_URL
 from rayllm.serving.replica.middleware import RouterGate
 
 
@@ -21,7 +21,7 @@ async def get(app: Any, path: str = "/") -> httpx.Response:
 
 
 async def test_metrics_are_those_of_the_process_with_its_labels() -> None:
-    reply = await get(RouterGate(application, "secret", None, {"model": "m", "replica": "r"}), METRICS_PATH)
+    reply = await get(RouterGate(application, "secret", None, {"model": "m", "replica": "r"}), METRICS_URL)
     families = {family.name: family for family in text_string_to_metric_families(reply.text)}
     [info] = families["python_info"].samples
     assert (info.labels["model"], info.labels["replica"]) == ("m", "r")

@@ -23,7 +23,7 @@ from urllib3 import HTTPResponse
 from rayllm.config import BucketSource, ExtraFile
 from rayllm.core.errors import SourceError
 from rayllm.lora.catalog import open_adapter, open_catalog
-from rayllm.lora.names import AdapterName
+from rayllm.lora import Adapter
 from rayllm.sources import fetch
 from rayllm.sources.buckets.s3 import S3Bucket
 from rayllm.sources.items import Checksum
@@ -34,7 +34,7 @@ from tests.servers.process import HOST
 from tests.servers.s3 import S3Server
 from tests.unit.sources.downloads import MODEL, OTHER, WEIGHTS, contents, fetch_entry
 
-X = AdapterName("m", "x")
+X = Adapter("m", "x")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The registry of loaded adapters, with a plain object for the actor."""
+"""The registry of adapters, with a plain object for the actor."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from ray.exceptions import RayActorError
 
 from rayllm.core.errors import UnavailableError
+from rayllm.lora import Adapter
 from rayllm.serving.cluster.state import adapter_registry
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry, AdapterRegistryActor, RegisteredAdapter
 
-X = RegisteredAdapter("m", "x", "/x")
-Y = RegisteredAdapter("m", "y", "/y")
+X, Y = Adapter("m", "x", "/x"), Adapter("m", "y", "/y")
 
 
 class Method:
@@ -37,13 +37,13 @@ class Actor:
         self.restart()
 
     def restart(self) -> None:
-        self._ledger = AdapterRegistryActor()
+        self.ledger = AdapterRegistryActor()
 
     def __getattr__(self, name: str) -> Method:
         self.calls += 1
         if self.is_down:
             raise RayActorError
-        return Method(getattr(self._ledger, name))
+        return Method(getattr(self.ledger, name))
 
 
 @pytest.fixture
@@ -55,16 +55,23 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> Actor:
 
 
 def test_a_ledger_keeps_applications_apart() -> None:
+    x, y = RegisteredAdapter("m", "x", "/x"), RegisteredAdapter("m", "y", "/y")
     ledger = AdapterRegistryActor()
     assert ledger.of("a") is None
-    ledger.put("a", {"x": X})
-    ledger.put("a", {"y": Y})
-    ledger.put("b", {"x": Y})
+    ledger.put("a", {"x": x})
+    ledger.put("a", {"y": y})
+    ledger.put("b", {"x": y})
     ledger.drop("a", "x")
     ledger.drop("none", "x")
-    assert (ledger.of("a"), ledger.of("b"), ledger.of("none")) == ({"y": Y}, {"x": Y}, None)
+    assert (ledger.of("a"), ledger.of("b"), ledger.of("none")) == ({"y": y}, {"x": y}, None)
     ledger.drop("a", "y")
     assert ledger.of("a") == {}
+
+
+async def test_the_actor_gets_what_every_version_can_read(actor: Actor) -> None:
+    await AdapterRegistry("app").add("x", X)
+    assert actor.ledger.of("app") == {"x": RegisteredAdapter("m", "x", "/x")}
+    assert actor.ledger.state() == {"app": {"x": {"base": "m", "adapter": "x", "path": "/x"}}}
 
 
 async def test_what_one_router_is_told_all_know(actor: Actor) -> None:

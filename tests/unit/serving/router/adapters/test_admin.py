@@ -15,8 +15,8 @@ from fastapi import FastAPI
 from rayllm.access.key import key_hash
 from rayllm.config import load_app
 from rayllm.core.errors import RayLLMError, RequestError, UnavailableError
+from rayllm.lora import Adapter
 from rayllm.routing.request import RoutingRequest
-from rayllm.serving.cluster.state.adapter_registry import RegisteredAdapter
 from rayllm.serving.router.adapters.admin import AdapterAdmin
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.errors import install_error_handlers
@@ -27,17 +27,17 @@ LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 X = {"lora_name": "q:x", "lora_path": "/x"}
 
 
-class Loaded:
+class Registry:
     """A fake registry."""
 
     def __init__(self) -> None:
-        self.known: dict[str, RegisteredAdapter] = {}
+        self.known: dict[str, Adapter] = {}
 
-    async def all(self) -> dict[str, RegisteredAdapter]:
+    async def all(self) -> dict[str, Adapter]:
         return dict(self.known)
 
-    async def add(self, name: str, loaded: RegisteredAdapter) -> None:
-        self.known[name] = loaded
+    async def add(self, name: str, adapter: Adapter) -> None:
+        self.known[name] = adapter
 
     async def remove(self, name: str) -> None:
         del self.known[name]
@@ -85,10 +85,10 @@ class RouterApplication:
         plain = {"model_loading_config": {"model_id": "plain"}}
         router = {"model_aliases": {"gpt": "plain"}}
         models = ModelRegistry(load_app({"llm_configs": [*models, plain], "router": router}))
-        self.loaded, self.replica = Loaded(), Replica()
+        self.registry, self.replica = Registry(), Replica()
         digests = [key_hash(key, b"") for key in keys]
         replica: Any = self.replica
-        admin = AdapterAdmin(models, self.loaded, replica, replica, AdminKeys(digests))  # type: ignore[arg-type]
+        admin = AdapterAdmin(models, self.registry, replica, replica, AdminKeys(digests))  # type: ignore[arg-type]
         self._app = FastAPI()
         self._app.add_api_route(LOAD, admin.load, methods=["POST"])
         self._app.add_api_route(UNLOAD, admin.unload, methods=["POST"])
@@ -102,10 +102,10 @@ class RouterApplication:
 
 
 async def refusal(service: RouterApplication, path: str, body: Any) -> tuple[int, str, str]:
-    """Status, field at fault and message; nothing was loaded."""
-    known = dict(service.loaded.known)
+    """Status, field at fault and message; nothing was registered."""
+    known = dict(service.registry.known)
     reply = await service.post(path, body)
-    assert service.loaded.known == known
+    assert service.registry.known == known
     error = reply.json()["error"]
     return reply.status_code, error["param"], error["message"]
 
@@ -116,10 +116,10 @@ async def test_an_adapter_is_tried_then_known_then_forgotten() -> None:
     assert (reply.status_code, reply.text) == (200, "Success: LoRA adapter 'q:x' added successfully.")
     assert service.replica.asked == [("q", "x")]
     [headers] = service.replica.tried
-    assert headers.items() >= ResolvedModel("q", "x", "/x").headers("q:x").items()
-    assert service.loaded.known == {"q:x": RegisteredAdapter("q", "x", "/x")}
+    assert headers.items() >= ResolvedModel.of(Adapter("q", "x", "/x")).headers("q:x").items()
+    assert service.registry.known == {"q:x": Adapter("q", "x", "/x")}
     reply = await service.post(UNLOAD, {"lora_name": "q:x"})
-    assert (reply.status_code, service.loaded.known) == (200, {})
+    assert (reply.status_code, service.registry.known) == (200, {})
 
 
 async def test_without_keys_nobody_may() -> None:
@@ -178,13 +178,13 @@ async def test_what_is_loaded_is_replaced_only_where_asked_for() -> None:
     assert (status, param) == (400, "lora_name")
     assert "`load_inplace: true`" in message
     assert (await service.post(LOAD, X | {"lora_path": "/y", "load_inplace": True})).status_code == 200
-    assert service.loaded.known["q:x"].path == "/y"
+    assert service.registry.known["q:x"].source == "/y"
 
 
 async def test_a_bare_name_is_for_the_only_base_there_is() -> None:
     service = RouterApplication("q")
     await service.post(LOAD, X | {"lora_name": "mine"})
-    assert service.loaded.known == {"mine": RegisteredAdapter("q", "mine", "/x")}
+    assert service.registry.known == {"mine": Adapter("q", "mine", "/x")}
     for bases, hint in ((("q", "r"), "`q:<name>`, `r:<name>`"), ((), "no model here has a `lora_config`")):
         status, param, message = await refusal(RouterApplication(*bases), LOAD, X | {"lora_name": "mine"})
         assert (status, param) == (400, "lora_name")
@@ -196,7 +196,7 @@ async def test_one_adapter_has_one_name() -> None:
     service = RouterApplication("q")
     await service.post(LOAD, X)
     status, _, message = await refusal(service, LOAD, {"lora_name": "x", "lora_path": "/y", "load_inplace": True})
-    assert (status, "is loaded already, as `q:x`" in message) == (400, True)
+    assert (status, "is registered already, as `q:x`" in message) == (400, True)
 
 
 async def test_an_adapter_of_the_configuration_keeps_its_place() -> None:

@@ -31,7 +31,7 @@ class Models:
 
 
 async def names(index: AdapterCatalog) -> list[str]:
-    return [str(name) for name in await index.names()]
+    return [str(adapter) for adapter in await index.adapters()]
 
 
 async def told_of_late(index: AdapterCatalog) -> list[str]:
@@ -56,8 +56,8 @@ async def test_adapters_are_told_in_the_order_of_their_models_whoever_answers_fi
 async def test_many_at_once_ask_once_and_again_only_after_a_while() -> None:
     models = Models()
     index = AdapterCatalog(["a"], models.ask)
-    await asyncio.gather(*(index.names() for _ in range(20)))
-    await index.names()
+    await asyncio.gather(*(index.adapters() for _ in range(20)))
+    await index.adapters()
     assert models.asked == ["a"]
 
 
@@ -71,14 +71,14 @@ async def test_models_are_asked_outside_of_the_request_that_asks_for_the_list() 
         return []
 
     request.set("of a client")
-    await AdapterCatalog(["a"], ask).names()
+    await AdapterCatalog(["a"], ask).adapters()
     assert seen == ["none"]
 
 
 async def test_nobody_waits_for_a_later_answer() -> None:
     models = Models()
     index = AdapterCatalog(["a"], models.ask, max_age_s=0)
-    await index.names()
+    await index.adapters()
     models.open.clear()
     models.found["a"] = ["new"]
     # A call that waited would never end: the model answers only after these.
@@ -115,7 +115,7 @@ async def test_what_was_found_before_counts_where_there_is_no_answer(
     monkeypatch.setattr(adapter_index, "_RETRY_S", 0.0)
     models = Models()
     index = AdapterCatalog(["a"], models.ask, max_age_s=0)
-    await index.names()
+    await index.adapters()
     models.found["a"], models.is_failing = None, is_failing
     assert await told_of_late(index) == ["a:x"]
     assert len(models.asked) > 1

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rayllm.core.errors import ModelNotFoundError, UnavailableError
-from rayllm.lora import AdapterName
+from rayllm.lora import Adapter
 from rayllm.serving.router.adapters import lookup as module
 from rayllm.serving.router.adapters.lookup import AdapterLookup
 
@@ -30,8 +30,8 @@ class Replicas:
         return [name for name in names if name not in self.there]
 
 
-def named(adapter: str, base: str = "m") -> AdapterName:
-    return AdapterName(base, adapter)
+def named(name: str, base: str = "m") -> Adapter:
+    return Adapter(base, name)
 
 
 async def is_there(lookup: AdapterLookup, adapter: str, base: str = "m") -> bool:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from rayllm.lora import AdapterName, parse_name
+from rayllm.lora import Adapter, parse_adapter
 
 
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("org/a:x", AdapterName("org/a", "x")),
-        ("q:7b:x", AdapterName("q:7b", "x")),
-        ("q:7b", AdapterName("q", "7b")),
+        ("org/a:x", Adapter("org/a", "x")),
+        ("q:7b:x", Adapter("q:7b", "x")),
+        ("q:7b", Adapter("q", "7b")),
         ("org/a", None),
         ("other:x", None),
         ("org/a:", None),
@@ -25,5 +25,5 @@ from rayllm.lora import AdapterName, parse_name
         ("org/a:" + "x" * 129, None),
     ],
 )
-def test_longest_base_wins_and_invalid_names_are_none(name: str, meant: AdapterName | None) -> None:
-    assert parse_name(name, ["org/a", "q", "q:7b"]) == meant
+def test_longest_base_wins_and_invalid_names_are_none(name: str, meant: Adapter | None) -> None:
+    assert parse_adapter(name, ["org/a", "q", "q:7b"]) == meant
