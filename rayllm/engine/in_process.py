@@ -18,8 +18,7 @@ from rayllm.config.engine_arguments import request_fields
 from rayllm.config.faults import did_you_mean
 from rayllm.core.endpoints import COMPLETIONS
 from rayllm.core.errors import RequestError
-from rayllm.engine.adapters.pool import AdapterPool
-from rayllm.engine.middleware.adapter_loading import adapter_plan, use_adapter
+from rayllm.engine.adapters.pool import AdapterPool, adapter_plan, use_adapter
 from rayllm.engine.middleware.deprecated_fields import DEPRECATED_FIELDS
 from rayllm.engine.middleware.request_rewriting import rewrite_request, with_one_bos
 from rayllm.engine.request_plan import RequestPlan

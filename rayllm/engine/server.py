@@ -1,4 +1,4 @@
-"""An engine with vLLM's OpenAI application on it: what a replica serves."""
+"""An engine with vLLM's OpenAI application, which a replica serves."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ from rayllm.config import ModelConfig
 from rayllm.core.endpoints import BY_PATH
 from rayllm.core.errors import ConfigError, EngineError
 from rayllm.core.settings import settings
-from rayllm.engine.adapters.pool import AdapterPool
+from rayllm.engine.adapters.pool import AdapterPool, adapter_plan
 from rayllm.engine.adapters.setup import adapter_pool_of
 from rayllm.engine.arguments import VllmArguments, Workers, vllm_arguments
 from rayllm.engine.cpu import threads_text, with_cpu_defaults
 from rayllm.engine.guided import PROCESSOR, GuidedService, chosen_folder
 from rayllm.engine.in_process import InProcessClient
-from rayllm.engine.middleware.adapter_loading import AdapterMiddleware, adapter_plan
 from rayllm.engine.middleware.error_translation import ErrorMiddleware
-from rayllm.engine.middleware.request_rewriting import RequestRewriter
-from rayllm.engine.middleware.request_scope import RequestScopeMiddleware, echo_requested_name, token_log
-from rayllm.engine.middleware.request_stats import RequestStatsMiddleware, sequences_of_request
-from rayllm.engine.middleware.supported_tasks import TaskMiddleware
+from rayllm.engine.middleware.request_preparation import PreparationMiddleware
+from rayllm.engine.middleware.request_scope import (
+    RequestScopeMiddleware,
+    echo_requested_name,
+    sequences_of_request,
+    token_log,
+)
 from rayllm.engine.process.forking import ForkContext
 from rayllm.engine.process.watchdog import busy_seconds
 from rayllm.engine.request_plan import RequestPlan, plan_requests
@@ -90,47 +92,49 @@ class EngineServer:
     ) -> None:
         """Start the engine and build the application.
 
-        `weights` is a local folder, or an address that vLLM streams them from; `configure` creates vLLM's engine
-        configuration where the device is visible, if that is not here; `host` is this machine's address for the
-        engine's workers.
+        Args:
+            weights: a local folder, or an address that vLLM streams the weights from.
+            tokenizer_folder: None if the tokenizer is in `weights`.
+            configure: creates vLLM's engine configuration where the device is visible; None does so here.
+            host: this machine's address for the engine's workers.
+            progress: creates the observer of an adapter's download.
+            workers: where the engine's workers run.
+            neighbors: the engines that share the cores with this one.
 
         Raises:
             ConfigError: vLLM refuses the configuration, or the weights contradict their config.json.
             EngineError: the engine did not start.
             RayLLMError: an adapter listed in the configuration cannot be loaded.
         """
-        vllm_engine.check_version()
-        if workers == "cpu":
-            self._model = await asyncio.to_thread(with_cpu_defaults, self._model, Path(weights), neighbors)
-            self._context = await asyncio.to_thread(vllm_engine.cpu_fork_context)
-        model = self._model
         self._workers = workers
-        await asyncio.to_thread(vllm_engine.import_vllm)
+        await self._prepare_process(weights, neighbors)
         self._guided = await self._start_guided(host)
         processors = (PROCESSOR,) if self._guided else ()
-        arguments = vllm_arguments(model, weights, tokenizer_folder, self._names, workers, processors)
+        arguments = vllm_arguments(self._model, weights, tokenizer_folder, self._names, workers, processors)
         config = await asyncio.to_thread(configure or vllm_engine.make_engine_config, arguments)
         await asyncio.to_thread(vllm_structured_output.choose_backend, config)
         server_arguments = vllm_application.make_server_arguments(arguments)
-        try:
-            self._engine = await asyncio.to_thread(
-                vllm_engine.start_engine, config, arguments, model.log_engine_metrics, self._context
-            )
-        except EngineError:
-            # vLLM names the parameter of its own that a tensor does not fit, if anything.
-            if contradiction := await asyncio.to_thread(find_contradiction, weights, model.engine_kwargs):
-                raise ConfigError(f"model `{model.model_id}`: {contradiction.message}") from None
-            raise
-        await self._build(server_arguments, progress)
+        await self._start_engine(config, arguments, weights)
+        plan = self._plan(self._model)
+        self._patch_engine(plan)
+        await self._build_server(server_arguments, plan)
+        self.adapter_pool = adapter_pool_of(self._model, self._engine, self._server, self._plan, progress)
+        gate = self._guard_constraints()
+        self._patch_replies()
+        self.app = self._wrap(plan, gate)
+        self.in_process = InProcessClient(self._engine, self._model, plan, gate.admit, self.adapter_pool)
+        await self._load_listed_adapters()
 
-    async def warm_up(self) -> None:
-        """Generate one token, so that the first client does not wait for one-time work."""
-        if self._generates():
-            await vllm_engine.generate_one(self._engine)
-        # Without that, vLLM reads some of them for every token.
-        vllm_engine.cache_environment()
+    async def _prepare_process(self, weights: str, neighbors: Neighbors) -> None:
+        """Set the environment for this machine, then import vLLM, which reads the environment."""
+        vllm_engine.check_version()
+        if self._workers == "cpu":
+            self._model = await asyncio.to_thread(with_cpu_defaults, self._model, Path(weights), neighbors)
+            self._context = await asyncio.to_thread(vllm_engine.cpu_fork_context)
+        await asyncio.to_thread(vllm_engine.import_vllm)
 
     async def _start_guided(self, host: str) -> GuidedService | None:
+        """Load the guided decoding backends, before the engine's processes inherit the environment."""
         chosen = chosen_folder(self._model.guided_decoding, os.environ)
         # NIM's variables apply to a whole node, but only models that generate take logits processors.
         if chosen is None or self._model.task not in (None, "generate"):
@@ -139,23 +143,45 @@ class EngineServer:
         self._open.push_async_callback(guided.stop)
         return guided
 
-    async def _build(self, arguments: Any, progress: Callable[[], Progress]) -> None:
-        plan = self._plan(self._model)
+    async def _start_engine(self, config: Any, arguments: VllmArguments, weights: str) -> None:
+        model = self._model
+        try:
+            self._engine = await asyncio.to_thread(
+                vllm_engine.start_engine, config, arguments, model.log_engine_metrics, self._context
+            )
+        except EngineError:
+            # vLLM names at most the parameter of its own code that a tensor does not fit.
+            if contradiction := await asyncio.to_thread(find_contradiction, weights, model.engine_kwargs):
+                raise ConfigError(f"model `{model.model_id}`: {contradiction.message}") from None
+            raise
+
+    def _plan(self, model: ModelConfig) -> RequestPlan:
+        """The request plan for a configuration of the model, its own or one changed by an adapter."""
+        own_template = partial(vllm_application.own_chat_template, self._engine)
+        plan = plan_requests(model, self._engine.get_tokenizer(), own_template)
+        return replace(plan, takes_backends=self._guided is not None)
+
+    def _patch_engine(self, plan: RequestPlan) -> None:
+        """Change what the engine's client does with every request, before vLLM's application is built on it."""
+        vllm_request_stats.collect(self._engine, sequences_of_request)
+        vllm_per_request.stop_at(self._engine, lambda: (adapter_plan() or plan).stop_token_ids)
+        vllm_sampling_limits.limit_sampling(self._engine)
+
+    async def _build_server(self, arguments: Any, plan: RequestPlan) -> None:
+        """Build vLLM's application and start it."""
         if plan.chat_template is not None:
             arguments.chat_template = plan.chat_template
         if plan.owns_template:
             # The compiled template takes plain text; vLLM joins text parts for it.
             arguments.chat_template_content_format = "string"
-        vllm_request_stats.collect(self._engine, sequences_of_request)
-        vllm_per_request.stop_at(self._engine, lambda: (adapter_plan() or plan).stop_token_ids)
-        vllm_sampling_limits.limit_sampling(self._engine)
-        server = self._server = await vllm_application.make_server(self._engine, arguments)
+        self._server = server = await vllm_application.make_server(self._engine, arguments)
         _check_packages(vllm_application.paths(server), self._model.model_id)
         await self._open.enter_async_context(server.router.lifespan_context(server))
         if self._guided:
             self._guided.attach(server.state)
-        echo_requested_name(server.state.openai_serving_models, self._names)
-        self.adapter_pool = adapter_pool_of(self._model, self._engine, server, self._plan, progress)
+
+    def _guard_constraints(self) -> ConstraintGate:
+        """Have every constraint pass a gate before the engine gets it; returns the gate."""
         compiler = ConstraintCompiler(self._engine)
         gate = ConstraintGate(
             vllm_structured_output.backend_of(self._engine),
@@ -164,37 +190,12 @@ class EngineServer:
             vllm_structured_output.server_options(self._engine),
         )
         vllm_continuation.log_streams(self._engine, token_log)
-        vllm_reply_identity.make_reproducible(token_log)
         vllm_structured_output.guard_generation(self._engine, gate, compiler.is_satisfied)
         vllm_forced_calls.enforce_arguments()
-        vllm_application.pass_anthropic_errors(server)
-        self.app = self._wrap(server, plan, gate)
-        self.in_process = InProcessClient(self._engine, self._model, plan, gate.admit, self.adapter_pool)
-        if self.adapter_pool:
-            vllm_per_request.vary_templates(
-                server, lambda: override.chat_template if (override := adapter_plan()) else None
-            )
-            # The replica must not start without them.
-            for module in self._model.lora_config.lora_modules if self._model.lora_config else ():
-                await self.adapter_pool.load(Adapter(self._model.model_id, module.name))
-
-    def _plan(self, model: ModelConfig) -> RequestPlan:
-        """The request plan for a configuration of the model, its own or one changed by an adapter."""
-        own_template = partial(vllm_application.own_chat_template, self._engine)
-        plan = plan_requests(model, self._engine.get_tokenizer(), own_template)
-        return replace(plan, takes_backends=self._guided is not None)
-
-    def _wrap(self, server: Any, plan: RequestPlan, gate: ConstraintGate) -> ASGIApp:
-        """vLLM's application wrapped in middleware, the innermost first."""
-        app: ASGIApp = RequestRewriter(server, lambda: adapter_plan() or plan, gate.admit)
-        app = ErrorMiddleware(app, vllm_errors.error_object)
-        if self.adapter_pool:
-            app = AdapterMiddleware(app, self.adapter_pool, self._model.model_id)
-        app = TaskMiddleware(app, vllm_application.paths(server), self._model.model_id)
-        return RequestScopeMiddleware(RequestStatsMiddleware(app, vllm_request_stats.summarize))
+        return gate
 
     def _make_sandbox(self) -> Sandbox | None:
-        """What compiles with xgrammar; its process starts with the first constraint that needs it."""
+        """The sandbox that compiles with xgrammar; its process starts with the first constraint that needs it."""
         vocabulary = vllm_structured_output.grammar_vocabulary(self._engine) if self._generates() else None
         if vocabulary is None:
             return None
@@ -203,6 +204,36 @@ class EngineServer:
         self._open.push_async_callback(sandbox.stop)
         return sandbox
 
+    def _patch_replies(self) -> None:
+        """Change the names, ids, errors and templates that vLLM's application uses in replies."""
+        echo_requested_name(self._server.state.openai_serving_models, self._names)
+        vllm_reply_identity.make_reproducible(token_log)
+        vllm_application.pass_anthropic_errors(self._server)
+        if self.adapter_pool:
+            vllm_per_request.vary_templates(
+                self._server, lambda: override.chat_template if (override := adapter_plan()) else None
+            )
+
+    def _wrap(self, plan: RequestPlan, gate: ConstraintGate) -> ASGIApp:
+        """Wrap vLLM's application in middleware, the innermost first."""
+        model_id, paths = self._model.model_id, vllm_application.paths(self._server)
+        app: ASGIApp = PreparationMiddleware(self._server, model_id, paths, self.adapter_pool, plan, gate.admit)
+        app = ErrorMiddleware(app, vllm_errors.error_object)
+        return RequestScopeMiddleware(app, vllm_request_stats.summarize)
+
+    async def _load_listed_adapters(self) -> None:
+        """Load the adapters of the configuration: a replica must not start without them."""
+        if self.adapter_pool and self._model.lora_config:
+            for module in self._model.lora_config.lora_modules:
+                await self.adapter_pool.load(Adapter(self._model.model_id, module.name))
+
+    async def warm_up(self) -> None:
+        """Generate one token, which does one-time work before the first client's request."""
+        if self._generates():
+            await vllm_engine.generate_one(self._engine)
+        # Without a cache, vLLM reads some variables for every token.
+        vllm_engine.cache_environment()
+
     def _generates(self) -> bool:
         return bool(self._engine.model_config.runner_type == "generate")
 
@@ -210,7 +241,7 @@ class EngineServer:
         """Health check: a round trip to the engine's process.
 
         Raises:
-            EngineError: it died, or did not answer in time.
+            EngineError: the engine died, or did not answer in time.
         """
         if self._server.state.server.should_exit:
             raise EngineError("The engine died.")
@@ -226,7 +257,7 @@ class EngineServer:
 
     @property
     def compute(self) -> str:
-        """The type that the engine computes in and, on a CPU, its threads."""
+        """The type that the engine computes in and, on a CPU, the number of threads."""
         dtype = str(self._engine.model_config.dtype).removeprefix("torch.")
         if self._workers != "cpu":
             return dtype

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,7 @@ _MAX_FAILURES = 1024
 _RESERVED_S = 5.0
 # Concurrent lookups of names, which clients may invent.
 _MAX_LOOKUPS = 8
+_plan: ContextVar[RequestPlan | None] = ContextVar("adapter_plan", default=None)
 
 
 @dataclass
@@ -233,3 +235,21 @@ class AdapterPool:
         task = asyncio.create_task(unload())
         self._unloading.add(task)
         task.add_done_callback(self._unloading.discard)
+
+
+def adapter_plan() -> RequestPlan | None:
+    """The request plan of the current request's adapter; None if the base model's applies."""
+    return _plan.get()
+
+
+@asynccontextmanager
+async def use_adapter(adapter_pool: AdapterPool, adapter: Adapter, model: str) -> AsyncIterator[LoadedAdapter]:
+    """Keep the adapter loaded for the duration of the block, and apply its settings to the current task's request.
+
+    Raises:
+        RayLLMError: as `AdapterPool.use`.
+    """
+    async with adapter_pool.use(adapter, model) as loaded:
+        # One task answers one request, so there is nothing to restore.
+        _plan.set(loaded.plan)
+        yield loaded

@@ -149,6 +149,8 @@ class ErrorMiddleware:
         reply = _Reply(scope, receive, request_id, send)
         try:
             await self._app(scope, receive, reply.send)
+        except RayLLMError as error:
+            await reply.fail(error)
         except Exception as error:
             if error_object := self._error_object(error):
                 await reply.fail(translate_error(error_object, _status(error_object), scope["path"], request_id))

@@ -1,22 +1,15 @@
-"""Rewrites requests before vLLM parses them: as the model's configuration says, with defaults, stops and exactly one
-BOS; and where vLLM would refuse what clients send, or leave out a part without a word.
+"""Rewrites JSON bodies before vLLM parses them.
 
-`rewrite_request` is a pure function of the JSON body; `RequestRewriter` applies it to requests.
+Adds the model's defaults and stops and exactly one BOS, and translates fields that vLLM would refuse or silently ignore.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
 from rayllm.config.engine_arguments import request_fields
-from rayllm.core.endpoints import BY_PATH, CHAT, CHAT_BATCH, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES
-from rayllm.core.error_shapes import error_response
-from rayllm.core.errors import RayLLMError, RequestError
+from rayllm.core.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES
+from rayllm.core.errors import RequestError
 from rayllm.core.hosted_tools import PATHS as WITH_HOSTED_TOOLS
 from rayllm.core.hosted_tools import refuse_hosted_tools
 from rayllm.engine.middleware.anthropic_content import with_texts_of_documents
@@ -26,7 +19,6 @@ from rayllm.engine.request_plan import RequestPlan
 from rayllm.engine.structured_output.constraint import constrained_by
 
 Body = dict[str, Any]
-Admit = Callable[[Body], Awaitable[Body]]
 
 # Endpoints that generate text, and their field for stop texts.
 _STOPS = {CHAT: "stop", CHAT_BATCH: "stop", COMPLETIONS: "stop", RESPONSES: "stop", MESSAGES: "stop_sequences"}
@@ -47,10 +39,10 @@ def rewrite_request(path: str, body: Body, plan: RequestPlan) -> Body:
     Fields of a wrong type are left for vLLM to refuse.
 
     Raises:
-        RequestError: it asks for something unsupported.
+        RequestError: the request asks for something unsupported.
     """
     check_limits(path, body)
-    # A null is an absent value. To vLLM it often is none, and sometimes another value than the default.
+    # To clients, null is the default. To vLLM it is an invalid value, or another one than the default.
     rewritten = {name: value for name, value in body.items() if value is not None}
     _check_guarded(rewritten, plan)
     rewritten = replace_deprecated(rewritten)
@@ -112,17 +104,17 @@ def _check_stateless(body: Body) -> None:
 
 
 def _check_echo(body: Body) -> None:
-    """Refuse `echo` where vLLM's beam search fails on it, after it has searched."""
+    """Refuse `echo` where vLLM's beam search would fail on `echo` at its end."""
     prompt = body.get("prompt")
     texts = prompt if isinstance(prompt, list) else [prompt]
     if not body.get("echo") or not body.get("use_beam_search") or not texts:
         return
     if len(texts) > 1 or not isinstance(texts[0], str) or "logprobs" in body:
-        raise RequestError("Beam search can `echo` one text, without `logprobs`, and no more.", "echo")
+        raise RequestError("With beam search, `echo` takes one text and no `logprobs`.", "echo")
 
 
 def _check_backend(path: str, body: Body, plan: RequestPlan) -> None:
-    """Refuse a custom guided decoding backend where there are none: vLLM would ignore it."""
+    """Refuse a custom guided decoding backend that vLLM would ignore."""
     nvext = body.get("nvext")
     if not isinstance(nvext, dict) or nvext.get("guided_decoding_backend") is None:
         return
@@ -145,13 +137,13 @@ def _add_defaults(body: Body, path: str, plan: RequestPlan) -> None:
 def _add_stops(body: Body, field: str, plan: RequestPlan) -> None:
     stop = body.get(field, [])
     own = [stop] if isinstance(stop, str) else stop
-    # A constraint says where the answer ends; a text of the model's file could only cut it.
+    # A constraint determines where the answer ends; a stop text of the model's file could only cut the answer.
     if plan.stop and isinstance(own, list) and constrained_by(body) is None:
         body[field] = [*own, *(text for text in plan.stop if text not in own)]
 
 
 def _without_nulls(item: Body) -> Body:
-    """An item of the Responses API's input without nulls, also in its parts. vLLM fills in what is absent only."""
+    """An item of the Responses API's input without nulls, also in its parts: vLLM has defaults for absent fields only."""
     kept = {name: value for name, value in item.items() if value is not None}
     for name in _PARTS:
         if isinstance(parts := kept.get(name), list):
@@ -170,7 +162,7 @@ def whole_answer(item: Body) -> Body:
     found = [part.get("text", part.get("refusal")) if isinstance(part, dict) else None for part in parts]
     texts = [text for text in found if isinstance(text, str)]
     if len(texts) < len(parts):
-        # vLLM says what is wrong with it.
+        # vLLM reports the fault.
         return item
     return {"role": "assistant", "content": "".join(texts)}
 
@@ -187,47 +179,3 @@ def with_one_bos(prompt: Any, plan: RequestPlan) -> Any:
     while prompt.startswith(plan.bos, start):
         start += len(plan.bos)
     return prompt[start:] if plan.tokenizer_adds_bos else plan.bos + prompt[start:]
-
-
-class RequestRewriter:
-    """ASGI middleware that rewrites JSON bodies by the current request's plan, and refuses those that `admit` does."""
-
-    def __init__(self, app: ASGIApp, plan: Callable[[], RequestPlan], admit: Admit) -> None:
-        self._app = app
-        self._plan = plan
-        self._admit = admit
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["path"]
-        if BY_PATH[path].is_form:
-            await self._app(scope, receive, send)
-            return
-        try:
-            raw = await self._rewrite(path, await Request(scope, receive).body())
-        except ClientDisconnect:
-            return
-        except RayLLMError as error:
-            await error_response(error, path)(scope, receive, send)
-            return
-        headers = [(k, v) for k, v in scope["headers"] if k != b"content-length"]
-        scope = {**scope, "headers": [*headers, (b"content-length", str(len(raw)).encode())]}
-        await self._app(scope, _replay(raw, receive), send)
-
-    async def _rewrite(self, path: str, raw: bytes) -> bytes:
-        body = json.loads(raw)  # validated by the router
-        rewritten = await self._admit(rewrite_request(path, body, self._plan()))
-        return raw if rewritten == body else json.dumps(rewritten).encode()
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that returns `body` once, and then the connection's messages."""
-    was_replayed = False
-
-    async def replay() -> Message:
-        nonlocal was_replayed
-        if was_replayed:
-            return await receive()
-        was_replayed = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replay

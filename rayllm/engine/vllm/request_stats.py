@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from rayllm.core.request_stats import FinishReason, RequestStats
-from rayllm.engine.middleware.request_stats import Recording
+from rayllm.engine.middleware.request_scope import Recording
 
 
 def collect(engine: Any, sequences: Callable[[], list[Any] | None]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from rayllm.config.model import ModelConfig, ModelLoadingConfig
 from rayllm.core.endpoints import BY_PATH, CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES
 from rayllm.core.errors import RequestError
-from rayllm.engine.middleware.request_rewriting import RequestRewriter, rewrite_request
+from rayllm.engine.middleware.request_rewriting import rewrite_request
 from rayllm.engine.request_plan import RequestPlan, plan_requests
 
 PLAN = RequestPlan(stop=("END",), stop_token_ids=(7,), defaults={"temperature": 0.5, "max_tokens": 9})
@@ -171,68 +171,6 @@ def test_a_chat_has_one_bos_when_the_tokenizer_is_asked_for_it() -> None:
     shaped = rewrite_request(CHAT, {"add_special_tokens": True, "chat_template_kwargs": {"a": 1}}, plan)
     assert shaped["chat_template_kwargs"] == {"a": 1, "omit_bos": True}
     assert "chat_template_kwargs" not in rewrite_request(CHAT, {}, plan)
-
-
-async def accept(body: dict[str, Any]) -> dict[str, Any]:
-    """Admits all as they are."""
-    return body
-
-
-async def through(path: str, body: bytes) -> tuple[dict[str, Any], bytes]:
-    """What the application behind the shaper is given: scope and body."""
-    given: dict[str, Any] = {}
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        given.update(scope=scope, body=(await receive())["body"], then=(await receive())["type"])
-
-    messages = [
-        {"type": "http.request", "body": body[:3], "more_body": True},
-        {"type": "http.request", "body": body[3:], "more_body": False},
-        {"type": "http.disconnect"},
-    ]
-
-    async def receive() -> dict[str, Any]:
-        return messages.pop(0)
-
-    async def send(message: Any) -> None:
-        raise AssertionError(message)
-
-    scope = {"type": "http", "path": path, "headers": [(b"content-length", b"1"), (b"x", b"y")]}
-    await RequestRewriter(app, lambda: PLAN, accept)(scope, receive, send)
-    assert given["then"] == "http.disconnect"
-    return given["scope"], given["body"]
-
-
-async def test_the_body_and_its_length_are_rewritten() -> None:
-    scope, body = await through(CHAT, json.dumps({"messages": []}).encode())
-    assert json.loads(body)["stop"] == ["END"]
-    assert dict(scope["headers"]) == {b"x": b"y", b"content-length": str(len(body)).encode()}
-
-
-async def test_a_body_with_nothing_to_add_stays_byte_for_byte() -> None:
-    raw = b'{ "input":  [1,2] }'
-    assert (await through("/v1/embeddings", raw))[1] == raw
-
-
-async def test_a_body_that_is_not_admitted_is_refused_in_the_shape_of_its_api() -> None:
-    sent: list[dict[str, Any]] = []
-
-    async def admit(body: dict[str, Any]) -> dict[str, Any]:
-        raise RequestError("No.", "tools")
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        raise AssertionError("must not be reached")
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"{}"}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    await RequestRewriter(app, lambda: PLAN, admit)({"type": "http", "path": MESSAGES, "headers": []}, receive, send)
-    assert sent[0]["status"] == 400
-    error = {"message": "No.", "type": "invalid_request_error", "param": "tools", "code": None}
-    assert json.loads(sent[1]["body"]) == {"type": "error", "error": error}
 
 
 @pytest.mark.parametrize("fields", [{"prompt": ["a", "b"]}, {"prompt": [1, 2]}, {"prompt": "a", "logprobs": 1}])

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rayllm.core.request_stats import RequestStats, StatsSource
-from rayllm.engine.middleware.request_stats import (
+from rayllm.engine.middleware.request_scope import (
     Recording,
-    RequestStatsMiddleware,
+    RequestScopeMiddleware,
     sequences_of_request,
     timing_adapter,
 )
@@ -167,7 +167,7 @@ async def test_the_server_reads_the_stats_when_it_wants() -> None:
         seen.append((list(recording.sequences), recording.is_finished))
         return RequestStats(len(seen))
 
-    app = RequestStatsMiddleware(application, summary)
+    app = RequestScopeMiddleware(application, summary)
     source = StatsSource()
     assert source.read() is None
     sent = await ask(app, source)
@@ -193,14 +193,14 @@ async def test_adapters_and_slow_clients_are_timed() -> None:
     async def slow(message: Any) -> None:
         await asyncio.sleep(0.01)
 
-    await RequestStatsMiddleware(loads_an_adapter, keep)(scope, None, slow)  # type: ignore[arg-type]
+    await RequestScopeMiddleware(loads_an_adapter, keep)(scope, None, slow)  # type: ignore[arg-type]
     source.read()
     assert recordings[0].adapter_s >= 0.02
     assert recordings[0].blocked_s >= 0.03
 
 
 async def test_a_server_that_wants_none_costs_nothing() -> None:
-    app = RequestStatsMiddleware(application, lambda recording: pytest.fail("not wanted"))
+    app = RequestScopeMiddleware(application, lambda recording: pytest.fail("not wanted"))
     assert await ask(app, None) == [(kind, None) for kind in ("http.response.start", *["http.response.body"] * 2)]
 
 
