@@ -37,9 +37,9 @@ Function = Callable[..., Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Backend:
-    """One loaded backend: its three functions, called with its own wheels importable.
+    """A loaded backend, whose functions are called with the backend's own wheels importable.
 
-    Methods raise whatever the backend's code raises; callers confine that to the request.
+    Methods raise any exception of the backend's code; callers confine it to the request.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Backend:
         return await Stepwise(self.make(request, tokenizer), self.isolation)
 
     async def respond(self, response: Any, raw_request: Any) -> Any:
-        """`response`, or what `get_guided_decoding_constrained_generator` returns for it."""
+        """The reply: `response`, or what `get_guided_decoding_constrained_generator` makes of `response`."""
         if self.respond_with is None:
             return response
         return await Stepwise(self.respond_with(response, raw_request), self.isolation)
@@ -80,7 +80,7 @@ class Backend:
 
 @dataclass(frozen=True)
 class Backends:
-    """All backends of one folder by name, and the default one."""
+    """The backends of a folder by name, and the default backend's name."""
 
     by_name: Mapping[str, Backend]
     default: str | None = None
@@ -92,7 +92,7 @@ class Backends:
         Backends import from old paths of vLLM; call `import_shims.install` before. Wheels are unpacked below `cache`.
 
         Raises:
-            ConfigError: every error of every backend, one per line.
+            ConfigError: lists every error of every backend, one per line.
         """
         backends, faults = dict[str, Backend](), list[str]()
         for path in _folders(folder):
@@ -107,7 +107,7 @@ class Backends:
         return cls(backends, default)
 
     def choose(self, name: str | None) -> Backend | None:
-        """The backend `name`; for None the default one, if any.
+        """The backend `name`, or the default backend, if any, for None.
 
         Raises:
             RequestError: there is no such backend.
@@ -131,8 +131,8 @@ def _folders(folder: Path) -> list[Path]:
         entries = sorted(folder.iterdir())
     except OSError as error:
         raise ConfigError(
-            f"{folder}: not a readable folder of guided decoding backends: {error.strerror}. It must hold one folder "
-            f"for each backend, with a {FILE} in it."
+            f"{folder}: not a readable folder of guided decoding backends: {error.strerror}. It must have one folder for "
+            f"each backend, with a {FILE} in it."
         ) from None
     return [entry for entry in entries if entry.is_dir() and not entry.name.startswith((".", "_"))]
 
@@ -140,7 +140,7 @@ def _folders(folder: Path) -> list[Path]:
 def _load(folder: Path, cache: Path) -> Backend:
     file = folder / FILE
     if not file.is_file():
-        raise ConfigError(f"{folder}: it holds no {FILE}. Add one, or let the folder's name begin with `_`.")
+        raise ConfigError(f"{folder}: it has no {FILE}. Add one, or let the folder's name begin with `_`.")
     wheels = sorted(folder.glob("*.whl"))
     isolation = Isolation(unpack(wheels, cache, folder.name) if wheels else None)
     module = _execute(file, isolation)

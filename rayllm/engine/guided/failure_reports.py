@@ -1,13 +1,11 @@
 """Failure reports of guided decoding backends, from workers to the replica.
 
 A logits processor cannot end one request with an error: an exception ends the engine, and a forced end of sequence
-looks like an answer. So the replica listens on a TCP port, and a worker reports a failure there and waits for the
-acknowledgement *before* the token that ends the sequence leaves it. The replica therefore knows of the failure when it
-sees the end. TCP and not a file, since the sampling worker may be on another node (pipeline parallelism). All ranks of
-tensor parallelism report the same failure, and the first counts. The children of `n` > 1 and all prompts of a list
-share one ticket: if one fails, the request fails.
+looks like an answer. So the replica listens on a TCP port, since workers may be on another node. A worker reports a
+failure there, and waits for the acknowledgement *before* it sends the token that ends the sequence. All ranks of tensor
+parallelism report the same failure, and the first report counts. All sequences of a request share one ticket.
 
-A ticket's id is random and known to replica and workers only, so nobody else on the network can fail a request.
+A ticket's id is random: only the replica and its workers can fail a request.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ _ACKNOWLEDGED = b"ok\n"
 
 
 class Ticket:
-    """One request's entry. `failed` resolves to the failed stage once a worker reports it."""
+    """A guided request. `failed` resolves to the failed stage once a worker reports a failure."""
 
     def __init__(self) -> None:
         self.id = uuid4().hex
@@ -35,15 +33,12 @@ class Ticket:
 
     @property
     def fault(self) -> str | None:
-        """The reported failure, or None so far."""
+        """The reported failure; None so far."""
         return self.failed.result() if self.failed.done() else None
 
 
 class Failures:
-    """The replica's side: a server for reports, with the tickets of current requests.
-
-    Tickets are held by weak reference, so requests need no cleanup however they end.
-    """
+    """A server in the replica for reports, with weak references to the tickets of current requests."""
 
     def __init__(self) -> None:
         self._tickets: WeakValueDictionary[str, Ticket] = WeakValueDictionary()
@@ -52,17 +47,17 @@ class Failures:
 
     async def listen(self, host: str = "127.0.0.1") -> None:
         """Listen on a free port of `host`, which the workers must be able to reach; sets `address` to `host:port`."""
-        self._server = await asyncio.start_server(self._take, host, 0)
+        self._server = await asyncio.start_server(self._handle, host, 0)
         self.address = f"{host}:{self._server.sockets[0].getsockname()[1]}"
 
     def ticket(self) -> Ticket:
-        """A new ticket, to be held for the duration of the request."""
+        """A new ticket, valid while the caller keeps a reference."""
         ticket = Ticket()
         self._tickets[ticket.id] = ticket
         return ticket
 
     def fail(self, ticket_id: str, fault: str) -> None:
-        """Mark a request as failed, unless it is over or failed already."""
+        """Mark a request as failed, unless the request has ended or failed already."""
         ticket = self._tickets.get(ticket_id)
         if ticket is not None and not ticket.failed.done():
             ticket.failed.set_result(fault)
@@ -73,7 +68,7 @@ class Failures:
             self._server.close()
             await self._server.wait_closed()
 
-    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 message = json.loads(await reader.readline())
@@ -87,9 +82,9 @@ class Failures:
 
 
 def report(address: str, ticket_id: str, fault: str) -> None:
-    """Report a failure to the replica at `address`, from a worker; returns when it is acknowledged.
+    """Report a failure from a worker to the replica at `address`, and wait for the acknowledgement.
 
-    Reports that cannot be delivered are logged: the client then gets an answer that ends early.
+    A report that cannot be delivered is logged: the client then gets an answer that ends early.
     """
     host, _, port = address.rpartition(":")
     line = json.dumps({"id": ticket_id, "fault": fault}).encode() + b"\n"
@@ -99,4 +94,4 @@ def report(address: str, ticket_id: str, fault: str) -> None:
             if connection.recv(len(_ACKNOWLEDGED)) != _ACKNOWLEDGED:
                 raise ConnectionError("no acknowledgement")
     except (OSError, ValueError):
-        logger.exception("The replica at %s could not be sent the failure of a guided decoding backend.", address)
+        logger.exception("The replica at %s did not get the report of a failed guided decoding backend.", address)

@@ -1,18 +1,17 @@
 """Isolation of backends' wheels: each backend imports from its own wheels only.
 
-Python has one table of modules a process. So the modules of a backend's wheels are kept in a table of the backend's
-own, and are in the process's table only while the backend's own code runs: its load, each call of its logits processor,
-and each step of its coroutines from one `await` to the next. What the process has under the same names is set aside
-for that time. Absolute and relative imports, `importlib`, compiled modules and lazy imports in functions all work.
+Python has one table of modules a process. The modules of a backend's wheels are in it only while the backend's code
+runs: its load, each call of its logits processor, and each step of its coroutines from one `await` to the next. The
+process's modules of the same names are set aside for that time.
 
-Limits, all of them only for backends that have wheels:
+Limits, for backends that have wheels:
 
-- Other threads of the process that import one of the same names at that very moment get the backend's copy.
-- Code that runs outside those calls sees the process's modules: threads and tasks that a backend starts, callbacks.
-- vLLM's code that a backend calls or awaits sees the backend's: the stream that a backend's generator goes through.
-- A top-level name belongs to the wheels whole: one that brings `google/thing` hides the process's `google` from it.
+- Other threads that import one of these names at the same time get the backend's copy.
+- Threads, tasks and callbacks that a backend starts see the process's modules.
+- vLLM's code that a backend calls or awaits sees the backend's modules.
+- A top-level name belongs to the wheels as a whole: a wheel with `google/thing` hides the process's `google`.
 - Compiled modules without multi-phase initialization (PEP 489) exist once per process.
-- The process's own modules can be imported too. Isolation separates versions; it is not a sandbox.
+- Isolation separates versions; it is not a sandbox: the process's other modules can be imported.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _MODULES = (".py", ".so", ".pyc")
 
 
 class Isolation:
-    """A context manager in which the modules of unpacked wheels in `folder` can be imported; with None it does nothing.
+    """A context manager in which the modules of unpacked wheels in `folder`, if any, can be imported.
 
     Reentrant, and exclusive between threads.
     """
@@ -42,8 +41,8 @@ class Isolation:
         self._names = _top_level_names(folder) if folder else frozenset[str]()
         self._own: dict[str, ModuleType] = {}
         self._aside: dict[str, ModuleType] = {}
-        # Size of `sys.modules` when last seen inside and outside: while it is unchanged, nothing was imported, and the
-        # table of thousands need not be searched for every token.
+        # Last known sizes of `sys.modules` inside and outside. While a size is unchanged, nothing was imported, and the
+        # thousands of entries are not searched for every token.
         self._inside = self._outside = -1
         self._depth = 0
 
@@ -71,7 +70,7 @@ class Isolation:
         _one_at_a_time.release()
 
     def _take_out(self, known: dict[str, ModuleType], size: int) -> dict[str, ModuleType]:
-        """Remove our modules from `sys.modules`; they are `known` if it still has `size` entries."""
+        """Remove the wheels' modules from `sys.modules`: the `known` ones, if `sys.modules` has `size` entries."""
         if len(sys.modules) == size and all(sys.modules.get(name) is module for name, module in known.items()):
             names = list(known)
         else:
@@ -80,7 +79,7 @@ class Isolation:
 
 
 class Stepwise(Awaitable[Result]):
-    """An awaitable that runs each of its steps inside `isolation`, and waits outside of it."""
+    """An awaitable that runs the steps of another inside `isolation`, and waits outside."""
 
     def __init__(self, awaitable: Awaitable[Result], isolation: Isolation) -> None:
         self._awaitable = awaitable

@@ -1,11 +1,11 @@
-"""The logits processor that vLLM loads in its workers, and that runs the backends.
+"""The logits processor that runs backends in vLLM's workers.
 
-vLLM loads it by class path: `rayllm.engine.guided.processor:GuidedProcessor`. Exceptions of a backend affect its
-request only: they are logged and reported to the replica (see `failure_reports`), and the sequence ends.
+vLLM loads `rayllm.engine.guided.processor:GuidedProcessor` by its class path. An exception of a backend ends only the
+sequence: it is logged, and reported to the replica (see `failure_reports`).
 
-Limits: `set_custom_guided_decoding_parameters` runs in the replica, and here again for each sequence; state that one
-process keeps is not visible in the other. A backend must decide alike on every rank of tensor parallelism. Its time is
-part of every step of the whole batch, and one that never returns blocks the engine.
+Limits: `set_custom_guided_decoding_parameters` runs in the replica, and here again for each sequence, without common
+state. A backend must decide alike on every rank of tensor parallelism. Its time is part of every step of the whole
+batch, and a backend that never returns blocks the engine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Processor = Callable[[list[int], torch.Tensor], torch.Tensor | None]
 
 
 class GuidedProcessor(AdapterLogitsProcessor):  # type: ignore[misc]
-    """vLLM's interface. One object per worker; `_Sequence` is one sequence of a batch."""
+    """vLLM's logits processor of a worker; `_Sequence` is one sequence of a batch."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         super().__init__(vllm_config, device, is_pin_memory)
@@ -57,7 +57,7 @@ class GuidedProcessor(AdapterLogitsProcessor):  # type: ignore[misc]
         return False
 
     def new_req_logits_processor(self, params: SamplingParams) -> _Sequence | None:
-        """The processor of a new sequence; None if its request is not guided, or the backend wants no constraint."""
+        """The processor of a new sequence; None without a guided request or a constraint."""
         packed = (params.extra_args or {}).get(KEY)
         if packed is None:
             return None
@@ -65,7 +65,7 @@ class GuidedProcessor(AdapterLogitsProcessor):  # type: ignore[misc]
         return sequence if sequence.open(packed) else None
 
     def make(self, envelope: Envelope) -> Processor | None:
-        """A backend's processor for one sequence, in a context of its own, or None for no constraint."""
+        """Make a backend's processor for one sequence, in its own context; None for no constraint."""
         backend = self._backends.by_name[envelope.backend]
         # Parsed again each time, so that a backend that changes the request does not see its own changes.
         request = _REQUESTS[envelope.type].model_validate(envelope.request)
@@ -88,7 +88,7 @@ class GuidedProcessor(AdapterLogitsProcessor):  # type: ignore[misc]
         return processor
 
     def _end_of(self, params: SamplingParams) -> int | None:
-        """A token that ends the sequence."""
+        """Find a token that ends the sequence."""
         candidates = [
             params.eos_token_id,
             *sorted(params.all_stop_token_ids),
@@ -98,11 +98,11 @@ class GuidedProcessor(AdapterLogitsProcessor):  # type: ignore[misc]
 
 
 class _Sequence:
-    """One sequence. vLLM calls it with the tokens so far and its row of logits; it may repeat or skip steps.
+    """A sequence, which vLLM calls with the tokens so far and a row of logits. vLLM may repeat or skip steps.
 
-    vLLM also calls it for results that it discards (chunked prefill), and adds preempted requests again. A processor
-    that counts its calls must see each position once: at an unexpected position, a new processor is created and
-    replayed over the tokens so far, with zeros as logits.
+    vLLM discards some results (chunked prefill), and adds preempted requests again. A backend's processor that counts
+    its calls must see each position once: at an unexpected position, a new processor is created and replayed over the
+    tokens so far, with zeros as logits.
     """
 
     def __init__(self, make: Callable[[Envelope], Processor | None], address: str, end: int | None) -> None:
@@ -115,7 +115,7 @@ class _Sequence:
         self._failed = False
 
     def open(self, packed: str) -> bool:
-        """Whether the sequence is constrained; after a failure it is, to end it."""
+        """Make the processor. Returns whether the sequence is constrained, as it is after a failure: it must end."""
         try:
             self._envelope = Envelope.unpack(packed)
             self._processor = self._make(self._envelope)

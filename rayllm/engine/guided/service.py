@@ -12,7 +12,7 @@ from rayllm.config.model import GuidedDecoding
 from rayllm.core.errors import ConfigError
 from rayllm.engine.guided.backend import Backends
 from rayllm.engine.guided.failure_reports import Failures
-from rayllm.engine.guided.serving_hooks import install
+from rayllm.engine.guided.serving_hooks import guide_calls
 from rayllm.engine.guided.worker_messages import WorkerEnvironment
 from rayllm.engine.vllm import import_shims
 
@@ -78,10 +78,17 @@ class GuidedService:
     ) -> GuidedService:
         """Load the backends, and set the workers' variables in `environment`, which the engine's processes inherit.
 
-        Call before the engine starts. Wheels are unpacked below `cache`; workers reach this machine at `host`.
+        Call before the engine starts.
+
+        Args:
+            folder: the folder of backends.
+            default: name of the backend for requests that name none.
+            cache: folder below which wheels are unpacked.
+            host: address at which workers reach this machine.
+            environment: receives the workers' variables.
 
         Raises:
-            ConfigError: every error of every backend.
+            ConfigError: lists every error of every backend.
         """
         import_shims.install()
         backends = Backends.load(folder, default, cache)
@@ -91,8 +98,8 @@ class GuidedService:
         return cls(backends, failures)
 
     def attach(self, state: Any) -> None:
-        """Wrap the calls of vLLM's application; once, after it was built."""
-        install(state, self._backends, self._failures)
+        """Wrap the calls of vLLM's application, whose `state` is given. Call once."""
+        guide_calls(state, self._backends, self._failures)
 
     async def stop(self) -> None:
         """Stop listening."""

@@ -28,43 +28,18 @@ _CALLS = {
     "chat": ("openai_serving_chat", "create_chat_completion"),
     "completion": ("openai_serving_completion", "create_completion"),
 }
-# Unguided calls: they must neither pass on a client's envelope nor silently ignore a backend's name.
-_OTHERS = (
-    ("openai_serving_chat_batch", "create_batch_chat_completion"),
-    ("openai_serving_responses", "create_responses"),
-    ("anthropic_serving_messages", "create_messages"),
-)
 _DONE = "data: [DONE]\n\n"
 
 
-def install(state: Any, backends: Backends, failures: Failures) -> None:
-    """Wrap the calls of vLLM's application; once, after it was built.
+def guide_calls(state: Any, backends: Backends, failures: Failures) -> None:
+    """Wrap the calls of vLLM's application, whose `state` is given. Call once.
 
-    Calls that are not guided, not even by the default backend, refuse requests that name one.
+    `rewrite_request` refuses backends at other endpoints, and removes forged envelopes.
     """
     for kind, (attribute, method) in _CALLS.items():
         serving = getattr(state, attribute, None)
         if serving is not None:
             setattr(serving, method, _Wrapper(serving, getattr(serving, method), kind, backends, failures))
-    for attribute, method in _OTHERS:
-        serving = getattr(state, attribute, None)
-        if serving is not None:
-            setattr(serving, method, _unguided(serving, getattr(serving, method)))
-
-
-def _unguided(serving: Any, original: Any) -> Any:
-    async def call(request: Any, raw_request: Any = None) -> Any:
-        _remove_envelope(request)
-        try:
-            if requested_backend(request) is not None:
-                raise RequestError(
-                    "Guided decoding backends work with /v1/chat/completions and /v1/completions only.", FIELD
-                )
-        except RequestError as error:
-            return serving.create_error_response(error.message, param=error.param)
-        return await original(request, raw_request)
-
-    return call
 
 
 @dataclass(frozen=True)
@@ -78,7 +53,6 @@ class _Wrapper:
     failures: Failures
 
     async def __call__(self, request: Any, raw_request: Any = None) -> Any:
-        _remove_envelope(request)
         try:
             requested, constraint = requested_backend(request), constrained_by(request)
             backend = self.backends.choose(requested)
@@ -102,7 +76,7 @@ def requested_backend(request: Any) -> str | None:
     """The backend named in `nvext.guided_decoding_backend`, if any.
 
     Raises:
-        RequestError: `nvext` is not an object, or the name not a string.
+        RequestError: `nvext` is not an object, or the name is not a string.
     """
     nvext = (request.model_extra or {}).get("nvext")
     if nvext is None:
@@ -116,20 +90,13 @@ def requested_backend(request: Any) -> str | None:
 
 
 def constrained_by(request: Any) -> str | None:
-    """The field with a constraint for vLLM, if any: a default backend then does not apply."""
+    """The field with a constraint for vLLM, if any: the default backend does not apply to constrained requests."""
     if getattr(request, "structured_outputs", None) is not None:
         return "structured_outputs"
     response_format = getattr(request, "response_format", None)
     if response_format is not None and response_format.type != "text":
         return "response_format"
     return "tool_choice" if getattr(request, "tool_choice", None) not in (None, "none", "auto") else None
-
-
-def _remove_envelope(request: Any) -> None:
-    """Remove the envelope key from a client's request: forged envelopes would reach the worker's Python code."""
-    extra_args = getattr(request, "vllm_xargs", None)
-    if extra_args and KEY in extra_args:
-        request.vllm_xargs = {name: value for name, value in extra_args.items() if name != KEY} or None
 
 
 @dataclass(frozen=True)
@@ -143,7 +110,7 @@ class _Exchange:
     context: Context
 
     async def answer(self, request: Any, raw_request: Any, kind: str) -> Any:
-        """vLLM's result, a stream of events, a reply or an error, as the backend changes it."""
+        """Answer the request: with a stream of events, a reply or an error of vLLM, changed by the backend."""
         # Unchanged: the worker calls the backend's preparation again.
         packed = Envelope(self.backend.name, kind, _plain(request), self.ticket.id).pack()
         try:
@@ -163,7 +130,7 @@ class _Exchange:
         return self._stream(aiter(result)) if hasattr(result, "__aiter__") else result
 
     async def _stream(self, events: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
-        """The events, produced in the request's context, not in that of the task that sends them."""
+        """The events of a stream, produced in the request's context rather than the sending task's."""
         steps = self.backend.steps_of(events)
         fault = None
         try:
@@ -180,9 +147,8 @@ class _Exchange:
             yield _DONE
 
     async def _unless_failed(self, work: Awaitable[Any]) -> Any:
-        """The result of `work`; None as soon as a worker reports a failure: with `ignore_eos` the engine would
-        continue.
-        """
+        """The result of `work`; None as soon as a worker reports a failure."""
+        # With `ignore_eos` the engine would continue after a failure.
         task = self._start(work)
         try:
             await asyncio.wait({task, self.ticket.failed}, return_when=asyncio.FIRST_COMPLETED)
@@ -214,7 +180,7 @@ _END = object()
 
 
 def _plain(request: Any) -> dict[str, Any]:
-    """The fields that the client sent, as JSON, from which the worker can recreate the request."""
+    """The fields that the client sent, as JSON; the worker recreates the request from these."""
     sent: dict[str, Any] = request.model_dump(mode="json", exclude_unset=True)
     # Random if the client sent none; it must be the same in both processes.
     request_id = getattr(request, "request_id", None)

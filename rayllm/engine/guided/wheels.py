@@ -1,7 +1,6 @@
 """Unpacks the wheels beside a `backend.py` into a folder that Python can import from.
 
-They are unpacked, not installed: scripts and headers are skipped, no dependency is fetched, and pip is not needed. Only
-the standard library and `packaging` are used.
+Nothing is installed: scripts and headers are skipped, and dependencies are not fetched.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from rayllm.sources.cache.locks import exclusive
 def unpack(wheels: Sequence[Path], cache: Path, name: str) -> Path:
     """The folder `<cache>/guided/<name>-<hash of the wheels>` with the contents of `wheels`.
 
-    It is created once per node, under a file lock, and published atomically.
+    The folder is created once per node, under a file lock, and published atomically.
 
     Raises:
         ConfigError: a wheel is broken or incompatible, two contain the same distribution, or the cache is not writable.
@@ -78,7 +77,7 @@ def _publish(wheels: Sequence[Path], folder: Path) -> None:
     try:
         for wheel in wheels:
             _extract(wheel, staging)
-        # mkdtemp makes it private; other users of the node may share the cache.
+        # mkdtemp makes private folders; other users of the node may share the cache.
         staging.chmod(0o755)
         os.replace(staging, folder)
     finally:

@@ -1,7 +1,6 @@
-"""What the engine's workers are told: environment variables, and for each guided request an entry of its `extra_args`.
+"""Messages from the replica to the engine's workers: environment variables, and an envelope in each guided request.
 
-The variables are inherited or copied from the replica. Their names begin with `_`: they are internal, unlike those in
-`rayllm.core.settings`.
+The variables' names begin with `_`: they are internal, unlike those in `rayllm.core.settings`.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ _VLLM_PREFIXES = "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY"
 
 @dataclass(frozen=True)
 class WorkerEnvironment:
-    """The folder of backends, the cache for wheels, and `report`, the `host:port` of `Failures`."""
+    """What a worker needs to load the backends and to report failures to `report`, the `host:port` of `Failures`."""
 
     folder: Path
     cache: Path
     report: str
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The variables to set before the engine starts; `environment` is the replica's present one."""
+        """The variables to add to `environment`, the replica's, before the engine starts."""
         copied = [prefix for prefix in environment.get(_VLLM_PREFIXES, "").split(",") if prefix and prefix != PREFIX]
         return {
             PREFIX + "FOLDER": str(self.folder.absolute()),
@@ -57,7 +56,7 @@ KEY = "rayllm_guided"
 
 @dataclass(frozen=True)
 class Envelope:
-    """The backend's name, the kind of request ("chat" or "completion"), its JSON, and the ticket's id."""
+    """A guided request for the workers: the backend's name, "chat" or "completion", the body, and a ticket's id."""
 
     backend: str
     type: str

@@ -1,6 +1,6 @@
 """Rewrites JSON bodies before vLLM parses them.
 
-Adds the model's defaults and stops and exactly one BOS, and translates fields that vLLM would refuse or silently ignore.
+Adds the model's defaults, stops and one BOS, and translates fields that vLLM would refuse or silently ignore.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from rayllm.core.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, COUNT_TOKENS, M
 from rayllm.core.errors import RequestError
 from rayllm.core.hosted_tools import PATHS as WITH_HOSTED_TOOLS
 from rayllm.core.hosted_tools import refuse_hosted_tools
+from rayllm.engine.guided.worker_messages import KEY as ENVELOPE
 from rayllm.engine.middleware.anthropic_content import with_texts_of_documents
 from rayllm.engine.middleware.deprecated_fields import replace_deprecated
 from rayllm.engine.middleware.request_limits import check_limits
@@ -78,6 +79,9 @@ def _apply(plan: RequestPlan, path: str, body: Body) -> None:
 def _check_guarded(body: Body, plan: RequestPlan) -> None:
     """Refuse fields that the model's file does not allow, also within vLLM's extra arguments."""
     extra = body.get("vllm_xargs")
+    if isinstance(extra, dict) and ENVELOPE in extra:
+        # A forged envelope would reach the Python code of guided decoding backends in the engine's workers.
+        extra = body["vllm_xargs"] = {name: value for name, value in extra.items() if name != ENVELOPE}
     for name in GUARDED_FIELDS:
         if name in plan.allowed_fields:
             continue
@@ -143,7 +147,7 @@ def _add_stops(body: Body, field: str, plan: RequestPlan) -> None:
 
 
 def _without_nulls(item: Body) -> Body:
-    """An item of the Responses API's input without nulls, also in its parts: vLLM has defaults for absent fields only."""
+    """An item of the Responses API's input without nulls, for which vLLM has no defaults, also in its parts."""
     kept = {name: value for name, value in item.items() if value is not None}
     for name in _PARTS:
         if isinstance(parts := kept.get(name), list):
@@ -152,9 +156,9 @@ def _without_nulls(item: Body) -> Body:
 
 
 def whole_answer(item: Body) -> Body:
-    """An item of the Responses API's input. The parts of an earlier answer become one text.
+    """An item of the Responses API's input, with the parts of an earlier answer joined to one text.
 
-    vLLM takes only the first part, and fails if that is a refusal or if there is none.
+    vLLM takes only the first part, and fails on a refusal and on an empty list.
     """
     parts = item.get("content")
     if item.get("role") != "assistant" or not isinstance(parts, list):

@@ -101,7 +101,7 @@ def test_every_fault_is_said(tmp_path: Path) -> None:
     first, second, third = refusal(tmp_path).splitlines()
     assert "a/backend.py" in first
     assert "c/backend.py" in second
-    assert third == f"{tmp_path / 'd'}: it holds no backend.py. Add one, or let the folder's name begin with `_`."
+    assert third == f"{tmp_path / 'd'}: it has no backend.py. Add one, or let the folder's name begin with `_`."
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:

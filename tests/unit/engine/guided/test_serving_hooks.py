@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from rayllm.engine.guided.backend import Backends
 from rayllm.engine.guided.failure_reports import Failures
-from rayllm.engine.guided.serving_hooks import ERROR_TYPE, install
+from rayllm.engine.guided.serving_hooks import ERROR_TYPE, guide_calls
 
 BACKEND = """
 from contextvars import ContextVar
@@ -123,7 +123,7 @@ class Setup:
         self.failures = Failures()
         self.serving = Serving()
         state = SimpleNamespace(openai_serving_chat=None, openai_serving_completion=self.serving)
-        install(state, Backends.load(folder, default, folder / "_cache"), self.failures)
+        guide_calls(state, Backends.load(folder, default, folder / "_cache"), self.failures)
 
     async def ask(self, backend: Any = "fancy", **fields: Any) -> Any:
         nvext = {} if backend is None else {"nvext": {"guided_decoding_backend": backend}}
@@ -152,14 +152,14 @@ async def read(stream: Any) -> list[str]:
 
 
 async def test_a_request_without_a_backend_passes_untouched(setup: Setup) -> None:
-    assert await setup.ask(None, vllm_xargs={"rayllm_guided": "forged", "mine": 1}) == Reply(text="answer")
+    assert await setup.ask(None, vllm_xargs={"mine": 1}) == Reply(text="answer")
     assert setup.serving.requests[0].vllm_xargs == {"mine": 1}
-    await setup.ask(None, vllm_xargs={"rayllm_guided": "forged"}, nvext={"other": 1})
+    await setup.ask(None, nvext={"other": 1})
     assert setup.serving.requests[1].vllm_xargs is None
 
 
 async def test_the_worker_is_told_the_request_as_it_came(setup: Setup) -> None:
-    await setup.ask("fancy", vllm_xargs={"rayllm_guided": "forged", "mine": 1})
+    await setup.ask("fancy", vllm_xargs={"mine": 1})
     assert setup.envelope() == {
         "backend": "fancy",
         "type": "completion",
@@ -195,26 +195,6 @@ async def test_a_bad_choice_is_refused_by_its_field(setup: Setup, nvext: Any, pa
     assert (reply.status, reply.param) == (400, param)
     assert said in reply.text
     assert not setup.serving.requests
-
-
-async def test_calls_that_are_not_guided_say_so(setup: Setup, tmp_path: Path) -> None:
-    seen: list[Any] = []
-
-    async def create_responses(request: Any, raw_request: Any = None) -> str:
-        seen.append(request)
-        return "answer"
-
-    error = setup.serving.create_error_response
-    state = SimpleNamespace(
-        openai_serving_responses=SimpleNamespace(create_responses=create_responses, create_error_response=error)
-    )
-    install(state, Backends.load(tmp_path, "fancy", tmp_path / "_cache"), setup.failures)
-    ask = state.openai_serving_responses.create_responses
-    assert await ask(Request(vllm_xargs={"rayllm_guided": "forged", "mine": 1})) == "answer"
-    assert seen[0].vllm_xargs == {"mine": 1}
-    reply = await ask(Request(nvext={"guided_decoding_backend": "fancy"}), None)
-    assert (reply.status, reply.param) == (400, "nvext.guided_decoding_backend")
-    assert len(seen) == 1
 
 
 async def test_beam_search_is_refused_since_it_would_not_be_guided(setup: Setup) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import json
 from typing import Any
 
 import pytest
 
 from rayllm.config.model import ModelConfig, ModelLoadingConfig
-from rayllm.core.endpoints import BY_PATH, CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES
+from rayllm.core.endpoints import BY_PATH, CHAT, CHAT_BATCH, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES
 from rayllm.core.errors import RequestError
 from rayllm.engine.middleware.request_rewriting import rewrite_request
 from rayllm.engine.request_plan import RequestPlan, plan_requests
@@ -201,6 +200,20 @@ def test_fields_that_touch_others_need_to_be_allowed(path: str, field: str) -> N
     for other in GUARDED.keys() - {field}:
         with pytest.raises(RequestError):
             rewrite_request(path, {other: GUARDED[other]}, allowed)
+
+
+@pytest.mark.parametrize("path", [*BY_PATH])
+def test_no_forged_envelope_reaches_a_backend(path: str) -> None:
+    sent = {"vllm_xargs": {"rayllm_guided": "forged", "mine": 1}}
+    assert rewrite_request(path, sent, RequestPlan(takes_backends=True))["vllm_xargs"] == {"mine": 1}
+    assert sent["vllm_xargs"]["rayllm_guided"] == "forged"
+
+
+@pytest.mark.parametrize("path", [RESPONSES, MESSAGES, CHAT_BATCH])
+def test_endpoints_without_guided_decoding_refuse_backends(path: str) -> None:
+    with pytest.raises(RequestError, match="work with /v1/chat/completions and /v1/completions only") as caught:
+        rewrite_request(path, {"nvext": {"guided_decoding_backend": "fancy"}}, RequestPlan(takes_backends=True))
+    assert caught.value.param == "nvext.guided_decoding_backend"
 
 
 def test_the_models_file_says_which() -> None:
