@@ -1,4 +1,4 @@
-"""vLLM's arguments for a model's configuration. Pure: vLLM is not imported."""
+"""Translates a model's configuration to vLLM's arguments, without importing vLLM."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _RUNNER = {
 }
 
 
-# vLLM's default, `auto`, picks a backend by request but keeps the first one, so that a later constraint may silently
-# not hold; and it allows unlimited white space in JSON, which small models generate until they are cut off.
+# vLLM's default, `auto`, keeps the backend of the first request, which may silently ignore a later constraint. It also
+# allows unlimited white space in JSON, which small models generate until they reach the limit of tokens.
 STRUCTURED_OUTPUTS = {"backend": "guidance", "disable_any_whitespace": True}
-# Others drop what they do not enforce.
+# vLLM's other backends drop what they do not enforce.
 _BACKENDS = ("guidance", "xgrammar")
 # "No host" for vLLM's list of media hosts (RFC 2606).
 NO_HOST = "none.invalid"
@@ -54,8 +54,13 @@ def vllm_arguments(
 ) -> VllmArguments:
     """The arguments for one replica.
 
-    `weights` is a local folder, or an address that vLLM streams them from; `tokenizer` is a folder of its own, if there
-    is one; `names` begins with the model's id; `processors` are class paths of our logits processors.
+    Args:
+        model: the configuration.
+        weights: a local folder, or an address that vLLM streams the weights from.
+        tokenizer: the tokenizer's folder; None if it is `weights`.
+        names: the model's id, then its aliases.
+        workers: where the engine's workers run.
+        processors: class paths of RayLLM's logits processors.
 
     Raises:
         ConfigError: two keys of the model exclude each other.
@@ -81,7 +86,7 @@ def vllm_arguments(
 
 
 def _memory(model: ModelConfig, workers: Workers) -> dict[str, Any]:
-    """A share of a GPU is a share of its memory: vLLM's default is for an engine that has all of it."""
+    """The share of the GPU's memory, if the engine has a share of a GPU: vLLM's default is for a whole GPU."""
     if workers == "cpu" or model.gpu_share == 1 or model.engine_kwargs.get("gpu_memory_utilization") is not None:
         return {}
     return {"gpu_memory_utilization": default_utilization(model.gpu_share)}
@@ -105,27 +110,26 @@ def _executor(model: ModelConfig, workers: Workers) -> str:
 
 
 def _cpu_executor(model: ModelConfig, is_alone: bool) -> str:
-    """Where CPU workers run: vLLM starts a process for each, since threads are bound at process start.
+    """The executor of workers on CPUs, which have a process each, since threads are bound at process start.
 
-    A single worker that binds no threads needs none: in the engine's process it starts sooner and takes less memory.
-    vLLM would replace the short name "uni".
+    A single worker that binds no threads runs in the engine's process: it starts sooner and takes less memory.
     """
+    # vLLM would replace the short name "uni".
     binds = os.environ.get("VLLM_CPU_OMP_THREADS_BIND") != "nobind"
     return "mp" if binds or not is_alone else "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 
 def _adapters(model: ModelConfig, workers: Workers) -> dict[str, Any]:
-    """Defaults for a model with adapters."""
     if model.lora_config is None:
         return {}
-    slots = model.lora_config.max_num_adapters_per_replica
     if "worker_extension_cls" in model.engine_kwargs:
         raise ConfigError(
-            "engine_kwargs.worker_extension_cls: with a lora_config the workers have an extension of RayLLM's, which "
-            "checks adapters; remove one of the two."
+            "engine_kwargs.worker_extension_cls: with a lora_config, RayLLM sets this key to a class that checks "
+            "adapters; remove `worker_extension_cls` or the lora_config."
         )
     extension = _CPU_LORA_WORKER if workers == "cpu" else _LORA_WORKER
-    return {"enable_lora": True, "max_loras": slots, "max_cpu_loras": slots, "worker_extension_cls": extension}
+    most = model.lora_config.max_num_adapters_per_replica
+    return {"enable_lora": True, "max_loras": most, "max_cpu_loras": most, "worker_extension_cls": extension}
 
 
 def _conversation(model: ModelConfig) -> dict[str, Any]:
@@ -144,7 +148,9 @@ def _conversation(model: ModelConfig) -> dict[str, Any]:
 
 def _logits_processors(values: dict[str, Any], ours: tuple[str, ...]) -> list[str]:
     if values.get("speculative_config"):
-        raise ConfigError("guided_decoding: vLLM runs no logits processors with `engine_kwargs.speculative_config`.")
+        raise ConfigError(
+            "guided_decoding: vLLM runs no logits processors with `engine_kwargs.speculative_config`; remove one."
+        )
     return [*(values.get("logits_processors") or ()), *ours]
 
 

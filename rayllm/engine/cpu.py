@@ -1,4 +1,4 @@
-"""What an engine on a CPU does where the model's file is silent: type, threads, compilation, prefixes and KV cache."""
+"""Defaults of an engine on a CPU: data type, threads, compilation, prefix caching and KV cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rayllm.plan.measure import Measured, measure
 logger = logging.getLogger(__name__)
 
 _CACHE = "VLLM_CPU_KVCACHE_SPACE"
-# Without it, sampling is compiled even if the model is not.
+# Without this variable, sampling is compiled even if the model is not.
 _NO_COMPILATION = "TORCHDYNAMO_DISABLE"
 CPU_VARIABLES = (BINDING, THREADS, _NO_COMPILATION, "LD_PRELOAD")
 """Environment variables that `with_cpu_defaults` may set."""
@@ -35,10 +35,10 @@ _CACHE_ARGUMENTS = {"kv_cache_memory_bytes", "gpu_memory_utilization"}
 
 
 def check_cpu_limits(model: ModelConfig) -> None:
-    """Check what the model's file wants of this machine's CPU and memory, before its weights are fetched.
+    """Check that this machine has the threads and memory that a model's file sets, before the weights are fetched.
 
     Raises:
-        ConfigError: it wants more threads than there are cores, or a KV cache larger than the memory.
+        ConfigError: the machine has fewer CPUs, or less free memory for the KV cache.
     """
     variables = model.runtime_env.get("env_vars", {})
     if threads := _whole_number(variables, THREADS):
@@ -58,7 +58,7 @@ def check_cpu_limits(model: ModelConfig) -> None:
 
 
 def with_cpu_defaults(model: ModelConfig, weights: Path, neighbors: Neighbors = ALONE) -> ModelConfig:
-    """Choose for this machine's CPU what the model's file leaves open; returns the model with more `engine_kwargs`.
+    """The model with `engine_kwargs` for this machine's CPU where the model's file leaves them open.
 
     Logs the choices. Sets environment variables, so call it before vLLM is imported.
 
@@ -74,7 +74,7 @@ def with_cpu_defaults(model: ModelConfig, weights: Path, neighbors: Neighbors = 
 
 
 def engine_threads() -> int:
-    """Threads of the engine that this process configured."""
+    """The number of the engine's threads, as this process has configured the environment."""
     bound = os.environ.get(BINDING, "")
     if bound and bound != "nobind":
         return len(bound.split(","))
@@ -86,19 +86,19 @@ def _with(model: ModelConfig, **arguments: Any) -> ModelConfig:
 
 
 def _choose_threads(model: ModelConfig, neighbors: Neighbors) -> None:
-    """Set the environment variables of the threads, unless the file, or Ray for `num_cpus`, has set them."""
+    """Set the variables of the engine's threads, where neither the model's file nor Ray for `num_cpus` did."""
     workers = model.tensor_parallel_size * model.pipeline_parallel_size
     cores = this_machine()
     if os.environ.get(BINDING, "nobind") != "nobind" or (workers > 1 and len(cores.nodes) > 1):
         # vLLM binds the threads: as the file says, or each worker's to a memory node.
         return
-    # Ray sets it to the CPUs of the actor, which are one unless the file says otherwise.
+    # Ray sets the variable to the CPUs of the actor, by default one.
     if THREADS not in model.runtime_env.get("env_vars", {}) and os.environ.get(THREADS, "1") == "1":
         share = core_share(cores, neighbors)
         os.environ[THREADS] = str(max(1, share.threads // workers))
         if share.cpus:
             os.environ[BINDING] = ",".join(map(str, share.cpus))
-    # vLLM would keep a core to itself for its HTTP server, and bind the rest in a process of their own.
+    # vLLM would reserve a core for its HTTP server, and bind the other threads in a process of their own.
     os.environ.setdefault(BINDING, "nobind")
     logger.info("Model `%s` runs on %s: %s.", model.model_id, threads_text(), _cores_text(cores, neighbors))
 
@@ -106,8 +106,7 @@ def _choose_threads(model: ModelConfig, neighbors: Neighbors) -> None:
 def _preload_libraries() -> None:
     """Have engine processes load PyTorch's OpenMP and vLLM's allocator before other libraries.
 
-    vLLM sets the variable itself (`CpuPlatform.check_and_update_config`), but not before it is imported, which is too
-    late for the fork server: the server imports vLLM at the same time.
+    vLLM sets the variable itself (`CpuPlatform.check_and_update_config`), but too late for the fork server.
     """
     preloaded = os.environ.get("LD_PRELOAD", "")
     torch, vllm = _folder("torch"), _folder("vllm")
@@ -122,18 +121,18 @@ def _preload_libraries() -> None:
 
 
 def _folder(package: str) -> Path | None:
-    """The folder of an installed package, without importing it."""
+    """The folder of an installed package, which is not imported."""
     spec = find_spec(package)
     return Path(spec.origin).parent if spec and spec.origin else None
 
 
 def _first(folder: Path, pattern: str) -> list[str]:
-    """The path of the first file that matches, if there is one."""
+    """The path of the first file that matches, in a list; an empty list if no file matches."""
     return [str(path) for path in folder.glob(pattern)][:1]
 
 
 def threads_text() -> str:
-    """Threads of the engine that this process configured, with their number."""
+    """The number of the engine's threads, as text for messages."""
     threads = engine_threads()
     return f"{threads} thread{'s' if threads != 1 else ''}"
 
@@ -144,7 +143,7 @@ def _cores_text(cores: Cores, neighbors: Neighbors) -> str:
 
 
 def _compilation(model: ModelConfig) -> dict[str, Any]:
-    """Do not compile: on CPUs it takes a minute and gains little, see docs/performance.md."""
+    """Disable compilation, which takes a minute on CPUs and gains little (docs/performance.md)."""
     configured = model.engine_kwargs.keys() & _COMPILATION_ARGUMENTS
     if configured and not model.engine_kwargs.get("enforce_eager"):
         # Compiled code outlives the replica, as weights do.
@@ -162,7 +161,7 @@ def _prefix_caching(model: ModelConfig, weights: Path) -> dict[str, Any]:
     types = {config.get("model_type"), text_config.get("model_type") if isinstance(text_config, dict) else None}
     if types.isdisjoint(_MAMBA_2):
         return {}
-    logger.info("Model `%s` caches no prefixes: vLLM cannot on a CPU where layers are Mamba 2.", model.model_id)
+    logger.info("Model `%s` caches no prefixes: vLLM cannot cache them for Mamba-2 layers on a CPU.", model.model_id)
     return {"enable_prefix_caching": False}
 
 
@@ -199,7 +198,7 @@ def _measured(model: ModelConfig, weights: Path) -> Measured | None:
         arguments = model.engine_kwargs
         return measure(LocalSource(path=str(weights)), str(arguments.get("dtype", "auto")), arguments)
     except (ConfigError, SourceError):
-        # An architecture or arguments that we cannot compute, or weights that are streamed.
+        # An unknown architecture or arguments, or weights that are streamed.
         return None
 
 
@@ -213,7 +212,7 @@ def _whole_number(variables: dict[str, str], name: str) -> int | None:
 
 
 def _read_config(weights: Path) -> dict[str, Any]:
-    """The model's config.json; empty if there is none that can be read, which vLLM reports."""
+    """The model's config.json; empty if the file cannot be read, which vLLM reports."""
     try:
         config = json.loads((weights / "config.json").read_text())
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
-"""Requests to an engine in the same process, without HTTP; used by batch.
+"""Requests to an engine in the same process, without HTTP, for batches.
 
-Names, defaults, stops, constraints and adapters mean what they mean online.
+Names, defaults, stops, constraints and adapters have the same meaning as online.
 """
 
 from __future__ import annotations
@@ -34,13 +34,21 @@ _NOT_SAMPLING = {"model", "prompt", "prompt_embeds", "stream", "stream_options",
 _ALIASES = {"max_completion_tokens": "max_tokens", "max_output_tokens": "max_tokens", "top_logprobs": "logprobs"}
 _POOLING = ("dimensions", "use_activation")
 _CACHED_REQUESTS = 256
-# A placeholder: vLLM parses no request without a prompt, but the real one is passed beside it.
+# vLLM parses no request without a prompt; the real prompt is passed beside the request.
 _PLACEHOLDER_PROMPT = [0]
 
 
 @dataclass(eq=False)
 class InProcessClient:
-    """A client of one engine, a vLLM AsyncLLM; `admit` refuses constraints that are unsafe for it."""
+    """Generates and pools with one engine.
+
+    Attributes:
+        engine: vLLM's AsyncLLM.
+        model: the configuration.
+        plan: the base model's request plan.
+        admit: checks and prepares the constraints in a body; raises a RequestError.
+        adapter_pool: None if the model takes no adapters.
+    """
 
     engine: Any
     model: ModelConfig
@@ -50,20 +58,23 @@ class InProcessClient:
 
     def __post_init__(self) -> None:
         self._ids = count()
-        # Most rows of a job have the same parameters. The plan is kept because its id is in the key.
+        # Most rows of a job have the same parameters. The plan's id is in the key, so the plan is kept, too.
         self._parsed: OrderedDict[str, tuple[Any, RequestPlan]] = OrderedDict()
 
     @property
     def max_concurrent(self) -> int:
-        """Sequences that the engine processes at once, over all pipeline stages."""
+        """The number of sequences that the engine processes at once, over all pipeline stages."""
         config = self.engine.vllm_config
         return int(config.scheduler_config.max_num_seqs * config.parallel_config.pipeline_parallel_size)
 
     async def generate(self, prompt: Prompt, sampling: Body, model: str | None, detokenize: bool) -> Any:
         """Generate for one prompt; returns vLLM's `RequestOutput`.
 
-        `sampling` holds fields of a completion request, such as `guided_choice`; `model` names an adapter, or the
-        model, the default. Without `detokenize`, the answer has a text only where a stop is one.
+        Args:
+            prompt: the prompt.
+            sampling: fields of a completion request, such as `guided_choice`.
+            model: name of the model or of an adapter; None for the model.
+            detokenize: if false, the answer has a text only for a stop text.
 
         Raises:
             RequestError: a field or the prompt is invalid.
@@ -77,8 +88,11 @@ class InProcessClient:
     async def pool(self, task: str, prompt: Prompt, pooling: Body, model: str | None) -> tuple[list[float], int]:
         """Pool one prompt; returns a vector or probabilities, and the number of prompt tokens.
 
-        The task is `embed` or `classify`; `pooling` holds `dimensions` or `use_activation`; `model` is as for
-        `generate`.
+        Args:
+            task: `embed` or `classify`.
+            prompt: the prompt.
+            pooling: `dimensions` or `use_activation`.
+            model: as for `generate`.
 
         Raises:
             RequestError, ModelNotFoundError, EngineError: as `generate`.
@@ -90,7 +104,7 @@ class InProcessClient:
             return await generation.pool(self.engine, self._with_bos(prompt), task, pooling, self._id(), lora)
 
     def labels(self) -> dict[int, str]:
-        """Names of the classes by index, if the model has any."""
+        """The names of the model's classes by index; empty for other models."""
         named = getattr(self.engine.model_config.hf_config, "id2label", None) or {}
         return {int(index): str(label) for index, label in named.items()}
 
@@ -105,7 +119,7 @@ class InProcessClient:
             yield loaded.lora_request
 
     def _with_bos(self, prompt: Prompt) -> Prompt:
-        """Add exactly one BOS to a text that no chat template has rendered."""
+        """The prompt with exactly one BOS, unless a chat template has rendered it."""
         if prompt.token_ids is not None or prompt.is_rendered:
             return prompt
         return replace(prompt, text=with_one_bos(prompt.text, adapter_plan() or self.plan))
@@ -129,7 +143,7 @@ class InProcessClient:
 
 
 def _normalize(sampling: Body) -> Body:
-    """Sampling parameters under the names of vLLM's completions."""
+    """The sampling parameters under the names of vLLM's completions."""
     supported = request_fields(COMPLETIONS) - _NOT_SAMPLING | DEPRECATED_FIELDS | _ALIASES.keys()
     body: Body = {}
     for name, value in sampling.items():

@@ -1,4 +1,4 @@
-"""The request plan of a model: what its configuration adds to each request, given its tokenizer."""
+"""The request plan of a model: what the model's configuration adds to each request."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ from rayllm.prompt import compile_template
 
 @dataclass(frozen=True)
 class RequestPlan:
-    """What is added to each request.
+    """What the model's configuration adds to each request.
 
-    `chat_template` is passed to vLLM, None keeps the model's own; `owns_template` marks one compiled from a
-    `prompt_format`. `bos` is the beginning-of-sequence text that a prompt must have exactly once ("" for a model
-    without one), and `tokenizer_adds_bos` says whether the tokenizer adds it. `takes_backends` says whether requests
-    may name a custom guided decoding backend. `allowed_fields` are those of GUARDED_FIELDS that clients may send.
-    `has_tool_server` says whether vLLM runs some tools itself.
+    Attributes:
+        chat_template: passed to vLLM; None keeps the model's own.
+        owns_template: whether the template is compiled from a `prompt_format`.
+        stop: stop texts.
+        stop_token_ids: stop tokens.
+        defaults: values of fields that a request leaves out.
+        bos: the beginning-of-sequence text, exactly once in each prompt; "" for none.
+        tokenizer_adds_bos: whether the tokenizer adds `bos`.
+        takes_backends: whether requests may name a custom guided decoding backend.
+        allowed_fields: the GUARDED_FIELDS that clients may send.
+        has_tool_server: whether vLLM runs some tools itself.
     """
 
     chat_template: str | None = None
@@ -37,9 +43,12 @@ class RequestPlan:
 def plan_requests(
     model: ModelConfig, tokenizer: Any, own_template: Callable[[], str | None] = lambda: None
 ) -> RequestPlan:
-    """The request plan of `model`. Without a tokenizer, a HuggingFace one, there is no template, and stops stay texts.
+    """The request plan of `model`.
 
-    `own_template` returns the model's own chat template for requests without tools.
+    Args:
+        model: the configuration.
+        tokenizer: of HuggingFace; without one, all stops stay texts.
+        own_template: returns the model's own chat template for requests without tools.
     """
     generation = model.generation_config
     texts, ids = _split_stops(generation.stopping_sequences, tokenizer)
@@ -64,10 +73,10 @@ def plan_requests(
 
 
 def _split_stops(stops: Iterable[str], tokenizer: Any) -> tuple[tuple[str, ...], list[int]]:
-    """Split stops into texts, and ids of those that are special tokens.
+    """Split stops into texts and the ids of special tokens.
 
-    vLLM looks for stop texts in detokenized text, which lacks special tokens. An ordinary word stays a text even if it
-    is one token, since other tokens may spell it too.
+    vLLM looks for stop texts in detokenized text, which lacks special tokens. Ordinary words stay texts: several tokens
+    may spell a word.
     """
     texts, ids = list[str](), list[int]()
     for stop in stops:
@@ -86,7 +95,7 @@ def _adds_bos(tokenizer: Any) -> bool:
 
 
 def _template_of(model: ModelConfig, own_template: Callable[[], str | None]) -> str | None:
-    """The configured chat template, combined with the one for tools; None keeps the model's own."""
+    """The configured chat template combined with the template for tools; None keeps the model's own."""
     plain = read_template(model.chat_template)
     tools = read_template(model.tool_calling.chat_template if model.tool_calling else None)
     if tools is None:

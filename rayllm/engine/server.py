@@ -58,7 +58,7 @@ from rayllm.sources import LoggedProgress, Progress
 
 logger = logging.getLogger(__name__)
 
-# Steps for which the engine should have prompts waiting: more would be served in order of arrival.
+# Steps for which prompts wait in the engine. More would be served in order of arrival, not of class and tenant.
 _STEPS_AHEAD = 2
 
 Configure = Callable[[VllmArguments], Any]
@@ -162,13 +162,13 @@ class EngineServer:
         return replace(plan, takes_backends=self._guided is not None)
 
     def _patch_engine(self, plan: RequestPlan) -> None:
-        """Change what the engine's client does with every request, before vLLM's application is built on it."""
+        """Change how the AsyncLLM handles every request, before vLLM's application uses the AsyncLLM."""
         vllm_request_stats.collect(self._engine, sequences_of_request)
         vllm_per_request.stop_at(self._engine, lambda: (adapter_plan() or plan).stop_token_ids)
         vllm_sampling_limits.limit_sampling(self._engine)
 
     async def _build_server(self, arguments: Any, plan: RequestPlan) -> None:
-        """Build vLLM's application and start it."""
+        """Build and start vLLM's application."""
         if plan.chat_template is not None:
             arguments.chat_template = plan.chat_template
         if plan.owns_template:
@@ -181,7 +181,7 @@ class EngineServer:
             self._guided.attach(server.state)
 
     def _guard_constraints(self) -> ConstraintGate:
-        """Have every constraint pass a gate before the engine gets it; returns the gate."""
+        """Put a gate for constraints before the engine; returns the gate."""
         compiler = ConstraintCompiler(self._engine)
         gate = ConstraintGate(
             vllm_structured_output.backend_of(self._engine),
@@ -195,7 +195,7 @@ class EngineServer:
         return gate
 
     def _make_sandbox(self) -> Sandbox | None:
-        """The sandbox that compiles with xgrammar; its process starts with the first constraint that needs it."""
+        """The sandbox for xgrammar, whose process starts with the first constraint; None if xgrammar is not used."""
         vocabulary = vllm_structured_output.grammar_vocabulary(self._engine) if self._generates() else None
         if vocabulary is None:
             return None
@@ -291,13 +291,13 @@ class EngineServer:
         return {"queued_tokens": float(self.queued_tokens()), "kv_use": vllm_engine.kv_use()}
 
     def queued_tokens(self) -> int:
-        """Prompt tokens of the requests that are not prefilled yet."""
+        """Prompt tokens of the requests whose prefill has not ended."""
         states = self._engine.output_processor.request_states.values()
         return sum(state.prompt_len for state in states if state.is_prefilling)
 
     @property
     def prompt_backlog(self) -> int:
-        """Prompt tokens with which the engine has work for its next steps."""
+        """The number of queued prompt tokens that keep the engine busy for its next steps."""
         return _STEPS_AHEAD * int(self._engine.vllm_config.scheduler_config.max_num_batched_tokens)
 
     def generated_tokens(self) -> int:
@@ -305,9 +305,7 @@ class EngineServer:
         return vllm_engine.generated_tokens()
 
     def describe(self) -> dict[str, Any]:
-        """The model's `max_model_len` in tokens, its labels in order, its endpoints and what its prompts are made of;
-        the engine's version, and the ids of the loaded adapters.
-        """
+        """Facts about the model, vLLM's version, and the full names of the loaded adapters."""
         labels = self.in_process.labels()
         return {
             "max_model_len": self._engine.model_config.max_model_len,
@@ -326,7 +324,7 @@ class EngineServer:
 
 
 def _check_packages(paths: frozenset[str], model_id: str) -> None:
-    """Refuse a speech model without audio libraries: vLLM would call every file broken, or misread some."""
+    """Refuse a speech model without audio libraries: vLLM would call files broken, or misread them."""
     missing = [name for name in ("soundfile", "av") if importlib.util.find_spec(name) is None]
     if missing and any(BY_PATH[path].is_form for path in paths & BY_PATH.keys()):
-        raise ConfigError(f"model `{model_id}` takes sound; install {' and '.join(missing)} beside vLLM.")
+        raise ConfigError(f"model `{model_id}` takes audio; install {' and '.join(missing)} beside vLLM.")

@@ -1,4 +1,4 @@
-"""Fetches adapters to this node and validates them."""
+"""Fetches adapters to this node, and validates the files."""
 
 from __future__ import annotations
 

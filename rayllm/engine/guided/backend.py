@@ -131,7 +131,7 @@ def _folders(folder: Path) -> list[Path]:
         entries = sorted(folder.iterdir())
     except OSError as error:
         raise ConfigError(
-            f"{folder}: not a readable folder of guided decoding backends: {error.strerror}. It must have one folder for "
+            f"{folder}: not a readable folder of guided decoding backends: {error.strerror}. It must have a folder for "
             f"each backend, with a {FILE} in it."
         ) from None
     return [entry for entry in entries if entry.is_dir() and not entry.name.startswith((".", "_"))]

@@ -1,1 +1,4 @@
-"""ASGI middleware around vLLM's application."""
+"""ASGI middleware around vLLM's application, and the rewriting of requests.
+
+Process: replica.
+"""

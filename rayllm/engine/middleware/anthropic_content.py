@@ -1,6 +1,6 @@
-"""Content of Anthropic's API that vLLM would leave out of the prompt without a word.
+"""Rewrites content of Anthropic's API that vLLM would silently leave out of the prompt.
 
-Texts of documents and of search results become text blocks; what has no text is refused.
+Texts of documents and of search results become text blocks; blocks without a text are refused.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from rayllm.core.errors import RequestError
 
 Body = dict[str, Any]
 
-# Block → the role of its messages. vLLM takes the others, and leaves the block out.
+# Block → the role of its messages. In messages of other roles, vLLM silently leaves the block out.
 _ROLES = {
     "tool_use": "assistant",
     "thinking": "assistant",
@@ -20,7 +20,7 @@ _ROLES = {
     "document": "user",
     "search_result": "user",
 }
-# Blocks of vLLM's that change a conversation's tools.
+# vLLM's blocks that change a conversation's tools.
 _TOOL_CHANGES = ("tool_addition", "tool_removal")
 _IN_RESULTS = ("text", "image", "document", "search_result", "tool_reference")
 
@@ -31,7 +31,7 @@ def with_texts_of_documents(body: Body) -> Body:
     Blocks and messages of a wrong type are left for vLLM to refuse.
 
     Raises:
-        RequestError: a block has no text that could be put into the prompt; names the block.
+        RequestError: a block has no text for the prompt; the message names the block.
     """
     changed = dict(body)
     if isinstance(system := body.get("system"), list):
@@ -57,7 +57,7 @@ def _message(name: str, message: Body) -> Body:
 
 
 def _check_place(name: str, block: Any, role: Any) -> None:
-    """Refuse blocks that vLLM would leave out where they are."""
+    """Refuse a block that vLLM would leave out in a message of this role."""
     kind = _type_of(block)
     if kind in _ROLES and role != _ROLES[kind]:
         raise _fault(f"`{name}`: `{kind}` blocks belong to messages of the role `{_ROLES[kind]}`.")
@@ -68,7 +68,7 @@ def _check_place(name: str, block: Any, role: Any) -> None:
 
 
 def _check_texts(name: str, blocks: list[Any], others: tuple[str, ...] = ()) -> None:
-    """Refuse blocks that are no texts: vLLM takes only these from system messages."""
+    """Refuse blocks that vLLM would leave out of system messages: all but texts."""
     for index, block in enumerate(blocks):
         kind = _type_of(block)
         if kind is None or kind in others or (kind == "text" and isinstance(block.get("text"), str)):
@@ -93,7 +93,7 @@ def _tool_result(name: str, block: Body) -> Body:
 
 
 def _blocks(name: str, block: Any) -> list[Any]:
-    """The blocks that stand for a block, itself if it may stay."""
+    """The blocks that vLLM gets for a block of the request."""
     kind = _type_of(block)
     if kind == "document":
         return _document(name, block)
@@ -124,14 +124,14 @@ def _document(name: str, block: Body) -> list[Any]:
 
 
 def _part(name: str, part: Any) -> Any:
-    """A block of a document whose source is made of blocks."""
+    """The block for a part of a document whose source is a list of blocks."""
     if _type_of(part) not in ("text", "image"):
         raise _fault(f"`{name}` must be a block of the type `text` or `image`.")
     return _blocks(name, part)[0]
 
 
 def _titled(block: Body, names: tuple[str, ...], text: str) -> Body:
-    """A text block that begins with some fields of a block, if they are there."""
+    """A text block that begins with those fields of `block` that are texts."""
     lines = [f"{name.capitalize()}: {value}" for name in names if isinstance(value := block.get(name), str) and value]
     return {"type": "text", "text": "\n\n".join(filter(None, ("\n".join(lines), text)))}
 
@@ -146,7 +146,7 @@ def _texts(name: str, blocks: Any) -> list[str]:
 
 
 def _check_image(name: str, source: Any) -> None:
-    """Refuse what vLLM takes for an empty picture, or leaves out."""
+    """Refuse a source that vLLM takes for an empty picture, or leaves out."""
     # To vLLM, a source without a type is Base64.
     kind = source.get("type", "base64") if isinstance(source, dict) else None
     if kind not in ("base64", "url"):

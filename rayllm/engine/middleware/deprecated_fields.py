@@ -1,6 +1,6 @@
-"""Deprecated request fields, translated to today's.
+"""Translates deprecated request fields to today's.
 
-vLLM ignores unknown fields, so a deprecated one would be answered without its constraint. docs/api.md lists them all.
+vLLM ignores unknown fields, and so the constraint in a deprecated field. docs/api.md lists all of these.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONSTRAINTS = {
 }
 _WHITESPACE = "guided_whitespace_pattern"
 _BACKEND = "guided_decoding_backend"
-# Today's constraints, and formats of a response that are one.
+# Today's constraints, and the formats of a response that constrain it.
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 _FORMATS = ("json_object", "json_schema", "structural_tag")
 # Deprecated top-level fields.
@@ -35,7 +35,7 @@ def replace_deprecated(body: Body) -> Body:
     """`body` with today's fields; the original is left unchanged.
 
     Raises:
-        RequestError: deprecated fields contradict others, or ask for a removed feature.
+        RequestError: fields contradict each other, or ask for a removed feature.
     """
     _check_best_of(body)
     if deprecated := _deprecated_in(body):
@@ -75,18 +75,18 @@ def _deprecated_in(body: Body) -> Body:
 def _check_best_of(body: Body) -> None:
     best_of, n = body.get("best_of"), body.get("n") or 1
     if isinstance(best_of, int) and isinstance(n, int) and best_of > n:
-        raise RequestError("`best_of` beyond `n` is no longer supported by vLLM; ask for `n` choices.", "best_of")
+        raise RequestError("vLLM no longer supports a `best_of` above `n`; ask for `n` choices.", "best_of")
 
 
 def _check_backend(name: Any) -> None:
-    """vLLM used to choose a backend per request; it now has one per server, which enforces every constraint."""
+    """Check the name of a backend, which has no effect: vLLM's server now has one backend for all constraints."""
     # Options followed a colon: `xgrammar:no-fallback`.
     if name is not None and (not isinstance(name, str) or name.split(":")[0] not in _BACKENDS):
         raise RequestError(f"`{_BACKEND}` must be one of {', '.join(_BACKENDS)}.", _BACKEND)
 
 
 def _check_constraints(body: Body) -> None:
-    """Refuse two constraints. vLLM lists all its options then, or silently drops one."""
+    """Refuse two constraints: vLLM's message would list all its options, or vLLM would silently drop a constraint."""
     structured, response_format = body.get("structured_outputs"), body.get("response_format")
     kinds = [kind for kind in _KINDS if structured.get(kind) is not None] if isinstance(structured, dict) else []
     names = [f"structured_outputs.{kind}" for kind in kinds]
@@ -99,7 +99,7 @@ def _check_constraints(body: Body) -> None:
 
 
 def _check_whitespace(body: Body) -> None:
-    """A whitespace pattern needs a JSON schema."""
+    """Refuse a whitespace pattern without a JSON schema."""
     structured = body.get("structured_outputs")
     if not isinstance(structured, dict) or structured.get("whitespace_pattern") is None:
         return

@@ -1,7 +1,7 @@
-"""Translation of vLLM's errors to OpenAI's shape.
+"""Translates vLLM's errors to OpenAI's shape, and merges the tool call deltas of chat streams.
 
-vLLM puts the status number into `code`, and uses error types of its own; OpenAI's clients expect a string or null. A
-stream whose first event is an error becomes a plain reply with the error's status.
+vLLM puts the status into `code`, where OpenAI's clients expect a string or null. A stream whose first event is an error
+becomes a plain reply with the error's status.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from rayllm.core.errors import (
 )
 from rayllm.core.headers import REQUEST_ID
 from rayllm.engine.guided import ERROR_TYPE
-from rayllm.engine.middleware.tool_call_deltas import with_merged_tool_calls
 
 logger = logging.getLogger(__name__)
 
@@ -75,14 +74,14 @@ _MESSAGES = (
     ("--trust-request-chat-template", _UNTRUSTED, "chat_template"),
     ("untrusted chat template", _UNTRUSTED, "chat_template"),
 )
-# vLLM's names, and one of ours, for what the prompt's field holds.
+# Names for the content of the prompt's field: vLLM's, and `rayllm.engine.vllm.media.PARAMETER`.
 _PROMPT_PARAMS = {"input_tokens", "input_text", "prompt_token_ids", "prompt_len", "media"}
-# vLLM looks up nothing but models and adapters. FastAPI's type for unknown paths is another.
+# vLLM has this type only for models and adapters.
 _NOT_FOUND = "NotFoundError"
 
 
 def translate_error(error: dict[str, Any], status: int, path: str, request_id: str = "") -> RayLLMError:
-    """Map an error of vLLM to ours: `error` is its object with message, type, param and code."""
+    """Translate vLLM's error object, which has a message, type, param and code, to an exception of RayLLM."""
     message = str(error.get("message") or "The request failed.")
     if error.get("code") == ConstraintNotCheckedError.default_code:
         return ConstraintNotCheckedError(message)
@@ -105,7 +104,7 @@ def translate_error(error: dict[str, Any], status: int, path: str, request_id: s
 
 
 def _param(error: dict[str, Any], message: str, path: str) -> str | None:
-    """The field at fault."""
+    """Find the field at fault."""
     param = error.get("param")
     if isinstance(param, str) and param not in ("", "body"):
         name = param.removeprefix("body.")
@@ -113,7 +112,7 @@ def _param(error: dict[str, Any], message: str, path: str) -> str | None:
     return _named_in(message, path)
 
 
-# Fields that messages of ours name, at endpoints whose errors have no `param`.
+# Fields that RayLLM's messages name, at endpoints whose errors have no `param`.
 _FORMATS = ("text.format", "output_config.format")
 
 
@@ -133,7 +132,7 @@ def _named_in(message: str, path: str) -> str | None:
 
 
 class ErrorMiddleware:
-    """Translates error replies and error events, and merges tool call deltas; everything else passes unchanged.
+    """ASGI middleware that translates error replies, error events and exceptions, and merges tool call deltas.
 
     `error_object` returns vLLM's error object for an exception caused by the request, else None.
     """
@@ -160,7 +159,7 @@ class ErrorMiddleware:
 
 
 class _Reply:
-    """One reply. Its start is held back until the first part of the body shows whether it is an error."""
+    """A reply, which starts once the first part of the body shows whether the reply is an error."""
 
     def __init__(self, scope: Scope, receive: Receive, request_id: str, send: Send) -> None:
         self._scope, self._receive, self._path = scope, receive, scope["path"]
@@ -185,7 +184,7 @@ class _Reply:
     async def fail(self, error: RayLLMError) -> None:
         """End the reply with `error`: as the whole reply, or as the last event of a stream.
 
-        Nothing follows it, not even `[DONE]`, which clients take for success.
+        Clients take `[DONE]` for success, so the error is followed by nothing.
         """
         self._start = None
         if self._started:
@@ -223,7 +222,7 @@ class _Reply:
         await self.fail(translate_error(error, status, self._path, self._request_id))
 
     def _next_number(self) -> int:
-        """Number of the next event in a stream of the Responses API."""
+        """The number of the next event in a stream of the Responses API."""
         numbers = _NUMBER.findall(self._last)
         return int(numbers[-1]) + 1 if numbers else 0
 
@@ -243,7 +242,7 @@ def _status(error: dict[str, Any]) -> int:
 
 
 def _error_object(body: bytes) -> dict[str, Any]:
-    """The error in a failed reply: vLLM's own object, FastAPI's `detail`, or none."""
+    """The error in a failed reply: vLLM's own object, or FastAPI's `detail`; empty without either."""
     try:
         parsed = json.loads(body)
     except ValueError:
@@ -256,3 +255,38 @@ def _error_object(body: bytes) -> dict[str, Any]:
 
 async def _swallow(message: Message) -> None:
     """Discard what vLLM still sends after a reply was replaced."""
+
+
+def with_merged_tool_calls(chunk: bytes) -> bytes:
+    """`chunk` of a chat stream with at most one delta per tool call.
+
+    vLLM may send a call's name and the beginning of its arguments as two deltas in one chunk. OpenAI never does, and
+    clients, such as earlier versions of OpenAI's own, then assemble the call wrongly.
+    """
+    # Only chunks with several deltas are parsed.
+    if not chunk.startswith(b"data: {") or chunk.count(b'"function":') < 2 or b'"tool_calls":' not in chunk:
+        return chunk
+    head, end, rest = chunk.partition(b"\n\n")
+    parsed = json.loads(head.removeprefix(b"data: "))
+    for choice in parsed["choices"]:
+        if calls := choice.get("delta", {}).get("tool_calls"):
+            choice["delta"]["tool_calls"] = _merged(calls)
+    return b"data: " + json.dumps(parsed, ensure_ascii=False, separators=(",", ":")).encode() + end + rest
+
+
+def _merged(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    by_index: dict[int, dict[str, Any]] = {}
+    for call in calls:
+        first = by_index.setdefault(call["index"], call)
+        if first is not call:
+            _add(first, call)
+    return list(by_index.values())
+
+
+def _add(first: dict[str, Any], more: dict[str, Any]) -> None:
+    """Merge the delta `more` into the call's earlier delta."""
+    function, added = first.get("function") or {}, more.get("function") or {}
+    arguments = (function.get("arguments") or "") + (added.get("arguments") or "")
+    first |= {key: value for key, value in more.items() if first.get(key) is None}
+    first["function"] = added | {key: value for key, value in function.items() if value is not None}
+    first["function"]["arguments"] = arguments

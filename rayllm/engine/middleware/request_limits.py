@@ -1,7 +1,6 @@
-"""Limits on the lists in a request, and cheap checks of their entries, before vLLM parses them.
+"""Limits on the lists in a request, and cheap checks of the entries, before vLLM parses the request.
 
-vLLM tries each entry as each of some sixty types, and collects all errors. These checks stop at the first error, and
-leave finer ones to vLLM.
+vLLM tries each entry as each of some sixty types, and collects all errors. These checks stop at the first error.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from rayllm.core.errors import RequestError
 Body = dict[str, Any]
 
 # Far above real requests: agents' conversations have some hundred messages, and OpenAI accepts 128 tools and 2,048
-# texts to embed. Each entry costs vLLM up to 0.1 ms, in which it does nothing else.
+# texts to embed. Each entry stops vLLM's event loop for up to 0.1 ms.
 MAX_FIELDS = 1_000
 MAX_MESSAGES = 5_000
 MAX_PARTS = 10_000
 MAX_TOOLS = 1_000
 MAX_TEXTS = 10_000
-# vLLM tokenizes all words before it counts their tokens, of which it takes 1,024.
+# vLLM tokenizes all words before it checks its limit of 1,024 tokens.
 MAX_BAD_WORDS_CHARACTERS = 128 * 1024
 
 _TEXTS = ("prompt", "input", "inputs", "texts", "documents", "text_1", "text_2", "queries", "items", "data_1", "data_2")
@@ -29,7 +28,7 @@ _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
 
 
 def check_limits(path: str, body: Body) -> None:
-    """Refuse lists that are too long, or with entries of a wrong type.
+    """Refuse lists that are too long, or have entries of a wrong type.
 
     Raises:
         RequestError: names the field, and the index of the entry at fault.
@@ -51,7 +50,7 @@ def check_limits(path: str, body: Body) -> None:
 
 
 def _check_messages(messages: Any) -> None:
-    """Check a conversation, or a list of them."""
+    """Check a conversation, or a list of conversations."""
     if not isinstance(messages, list):
         return
     if messages and isinstance(messages[0], list):
@@ -72,7 +71,7 @@ def _check_messages(messages: Any) -> None:
                 raise RequestError(f"`{name}[{index}].content` must be a text or a list of parts.", "messages")
             parts += 1 + (len(content) if isinstance(content, list) else 0)
             if parts > MAX_PARTS:
-                raise RequestError(f"`messages` has more than {MAX_PARTS} messages and parts of them.", "messages")
+                raise RequestError(f"`messages` has more than {MAX_PARTS} messages and content parts.", "messages")
 
 
 def _check_tools(path: str, tools: Any) -> None:
@@ -97,7 +96,7 @@ def _check_bad_words(words: Any) -> None:
         raise RequestError(f"`bad_words` has more than {MAX_BAD_WORDS_CHARACTERS} characters in all.", "bad_words")
     if not all(map(str.strip, texts)):
         # vLLM before 0.30 fails on these.
-        raise RequestError("`bad_words` must not hold an empty word.", "bad_words")
+        raise RequestError("`bad_words` has an empty word; remove it.", "bad_words")
 
 
 def _check_extra_arguments(arguments: Any) -> None:
@@ -107,11 +106,11 @@ def _check_extra_arguments(arguments: Any) -> None:
                 message = f"`vllm_xargs.{name[:40]}` must be a text, a number or a list of these."
                 raise RequestError(message, "vllm_xargs")
             if isinstance(item, int) and not _MIN_INTEGER <= item <= _MAX_INTEGER:
-                raise RequestError(f"`vllm_xargs.{name[:40]}` holds a number beyond 64 bits.", "vllm_xargs")
+                raise RequestError(f"`vllm_xargs.{name[:40]}` has a number beyond 64 bits.", "vllm_xargs")
 
 
 def _check_objects(name: str, items: Any, most: int, param: str | None = None) -> None:
-    """Refuse lists with entries that are not objects. Other types than lists are left to vLLM."""
+    """Refuse a list with entries that are not objects. Values that are no lists are left to vLLM."""
     if not isinstance(items, list):
         return
     if len(items) > most:

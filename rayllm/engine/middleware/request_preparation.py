@@ -22,7 +22,7 @@ from rayllm.lora import Adapter
 
 
 class PreparationMiddleware:
-    """ASGI middleware that prepares requests; `ErrorMiddleware` around it answers the errors.
+    """ASGI middleware that prepares requests. `ErrorMiddleware` answers the errors.
 
     Args:
         app: vLLM's application.

@@ -1,4 +1,4 @@
-"""Rewrites JSON bodies before vLLM parses them.
+"""Rewrites the JSON bodies of requests for vLLM.
 
 Adds the model's defaults, stops and one BOS, and translates fields that vLLM would refuse or silently ignore.
 """

@@ -69,7 +69,7 @@ class RequestScopeMiddleware:
 
 
 def requested_model() -> str:
-    """The model's name in the client's request, as the router passes it; "" outside of requests from routers."""
+    """The model's name in the client's request, which the router passes on; "" without a router."""
     scope = _scope.get()
     return header(scope, headers.MODEL) if scope else ""
 

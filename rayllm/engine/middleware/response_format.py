@@ -1,4 +1,4 @@
-"""JSON schemas in a request's response format, in the forms that OpenAI-compatible services have had."""
+"""JSON schemas in a request's response format, in the forms of several OpenAI-compatible services."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _NAME = "answer"
 
 
 def with_schema(body: Body) -> Body:
-    """`body` with the schema of its response format where vLLM reads it; the original is left unchanged.
+    """A copy of `body` with the response format in vLLM's form.
 
     Anyscale, Together and others take `{"type": "json_object", "schema": …}`, whose schema vLLM would ignore.
 
     Raises:
-        RequestError: the format has no schema, or one that is not JSON.
+        RequestError: the format has no schema, or a schema that is not JSON.
     """
     response_format = body.get("response_format")
     if isinstance(response_format, dict) and (schema := _own_schema(response_format, "response_format")) is not None:
@@ -35,7 +35,7 @@ def with_schema(body: Body) -> Body:
 
 
 def _own_schema(response_format: Body, param: str) -> Any:
-    """The schema beside the `type` of a response format; None if it is where vLLM reads it, or nowhere."""
+    """The schema in a response format, if vLLM would ignore the schema there; otherwise None."""
     holder, schema = response_format.get("json_schema"), response_format.get("schema")
     if schema is not None and holder is not None:
         raise RequestError(f"`{param}` has two schemas, in `schema` and in `json_schema`; give one.", param)
@@ -53,7 +53,7 @@ def _own_schema(response_format: Body, param: str) -> Any:
 
 
 def _check(response_format: Any) -> None:
-    """Refuse a `json_schema` that holds no schema: it may be the schema itself."""
+    """Refuse a `json_schema` without a `schema` in it: a client may have sent the schema itself."""
     if not isinstance(response_format, dict) or response_format.get("type") != "json_schema":
         return
     holder = response_format.get("json_schema")

@@ -1,12 +1,11 @@
-"""A process that has imported the engine's modules and forks engine processes, which then need not import them.
+"""A process that imports the engine's modules once and forks engine processes.
 
-The imports of vLLM take several seconds of CPU, and every engine of a node needs the same ones. The server imports
-them once and forks a child for each connection of a client (`rayllm.engine.process.forking`). It never starts a thread
-nor touches a device, so that forking it is safe. It ends when it has had no child for a while; an end of any other kind
-leaves its children alone.
+The imports of vLLM take several seconds of CPU in every engine of a node. The server forks a child for each connection
+of a client (`rayllm.engine.process.forking`). It starts no thread and touches no device, which makes forks safe. It
+ends when it has had no child for a while; if it is killed, its children continue.
 
-On one connection, the server sends the child's process ID with a pidfd, and the child's exit code when it has ended.
-The child itself reads the client's request from the same connection.
+On a connection, the server sends the child's process ID with a pidfd, and later the child's exit code. The child reads
+the client's request from the same connection.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from multiprocessing import forkserver, resource_tracker, spawn
 from pathlib import Path
 from typing import Any
 
-# How much nicer engines are than the replica that started the server: five steps are a third of the share of CPU.
+# How much nicer engines are than the replica that started the server: with five steps, they get a third of its share.
 NICENESS = 5
-# The kernel lets unprivileged users change the niceness of a session once in a tenth of a second, all users together.
+# The kernel lets all unprivileged users together change a session's niceness once in a tenth of a second.
 _CHANGE_S = 0.1
 _CHANGES = 10
 NUMBER = struct.Struct("!q")
@@ -38,7 +37,7 @@ MAX_DESCRIPTORS = 64
 
 
 def main(path: str, idle_s: float, modules: list[str]) -> None:
-    """Import the modules and serve at a Unix socket until idle, in a process of its own; returns when that listens."""
+    """Start the server in a process of its own; returns when the server listens at the Unix socket `path`."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         # Clients may connect now; their children start when the imports are done.
@@ -57,9 +56,9 @@ def main(path: str, idle_s: float, modules: list[str]) -> None:
 
 
 def _lower_priority() -> None:
-    """Let routers, replicas and Ray Serve run before engines, which take all the CPU that they get while under load."""
+    """Lower the priority of engines, which would take all CPU from routers, replicas and Ray Serve under load."""
     os.nice(NICENESS)
-    # Where the kernel first divides the CPU among sessions (sched(7), autogroup), niceness counts within one only.
+    # Where the kernel divides the CPU among sessions (sched(7), autogroup), niceness only counts within a session.
     for _ in range(_CHANGES):
         try:
             Path("/proc/self/autogroup").write_text(str(NICENESS), encoding="ascii")
@@ -72,12 +71,12 @@ def _lower_priority() -> None:
 
 
 def _import(modules: list[str]) -> None:
-    # Most collections during the imports find nothing, and take a quarter of the time.
+    # Collections would take a quarter of the time, and find nothing.
     gc.disable()
     for name in modules:
         importlib.import_module(name)
     with suppress(ImportError):
-        # Also because the module works in children only if it is set up before their environment is replaced.
+        # In children, the module works only if it is imported before their environment is replaced.
         from setproctitle import setproctitle
 
         setproctitle("rayllm::ForkServer")
@@ -118,7 +117,7 @@ class ForkServer:
             socket.send_fds(connection, [NUMBER.pack(process_id)], [pidfd])
 
     def _run_child(self, connection: socket.socket) -> None:
-        """Run a client's process object in this process, and end it."""
+        """Run a client's process object in this child process, and end the process."""
         code = 1
         try:
             self._listener.close()
@@ -175,7 +174,7 @@ def _leave_frozen() -> None:
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
-    """Read so many bytes; raises EOFError if the connection ends before."""
+    """Read `size` bytes; raises EOFError if the connection ends earlier."""
     data = bytearray()
     while len(data) < size:
         part = connection.recv(size - len(data))

@@ -1,4 +1,4 @@
-"""Client of the fork server: a multiprocessing context whose processes are forked by it."""
+"""A multiprocessing context whose processes are forked by the fork server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PER_ENGINE = {
     *("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_MAX_STOP_STRINGS"),
     "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY",
 }
-# The engine's own modules read the limit from 0.32 on, but requests are held to it in the replica.
+# From vLLM 0.32 on, the engine's modules read this limit, but the replica enforces it.
 _FOR_ALL_ENGINES = {"VLLM_MAX_STOP_STRINGS": str(2**31 - 1)}
 # Engines import Ray, since vLLM does, but use none of it.
 _PER_ENGINE_PREFIXES = ("AWS_", "NIM_", "OTEL_EXPORTER_", "OTEL_TRACES_", "RAYLLM_", "RAY_", "_RAYLLM_")
@@ -46,16 +46,15 @@ _PER_ENGINE_PREFIXES = ("AWS_", "NIM_", "OTEL_EXPORTER_", "OTEL_TRACES_", "RAYLL
 class ForkContext(context.SpawnContext):
     """A context like `spawn`'s, whose processes are forked by a server that has imported `modules`.
 
-    If the server cannot be started or reached, they are spawned. Contexts with the same modules share a server if they
-    were made in the same environment, without regard to variables that no import reads. A server ends
-    the `idle_s` seconds of the context that started it after its last process.
+    If the server cannot be started or reached, processes are spawned. Contexts with the same modules and environment,
+    apart from variables that no import reads, share a server. A server ends `idle_s` seconds after its last process.
     """
 
     def __init__(self, modules: Sequence[str], idle_s: float = 60.0) -> None:
         self._server = _Server(tuple(modules), _import_environment(), idle_s)
 
     def prepare(self) -> None:
-        """Start the server, so that it imports the modules while this process does other things."""
+        """Start the server, which imports the modules in the background."""
         try:
             self._server.connect().close()
         except (OSError, ClusterError) as error:
@@ -78,12 +77,12 @@ class ForkedProcess(context.SpawnProcess):
         try:
             return _Popen(process_obj, process_obj.server)
         except (OSError, EOFError, ClusterError) as error:
-            logger.warning("The fork server failed (%s): the process makes its imports itself.", error)
+            logger.warning("The fork server failed (%s); the process is spawned, which takes longer.", error)
             return popen_spawn_posix.Popen(process_obj)
 
 
 def is_supported() -> bool:
-    """Whether this platform has what the fork server needs."""
+    """Whether the fork server works on this platform."""
     return sys.platform == "linux" and hasattr(os, "pidfd_open")
 
 
@@ -130,7 +129,7 @@ class _Popen(popen_forkserver.Popen):
         return self.returncode
 
     def _send_signal(self, sig: int) -> None:
-        # The server reaps its children at once, so that the process ID may be another process's.
+        # The server reaps its children at once, so the process ID may be another process's.
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.sentinel, sig)
 
@@ -150,14 +149,14 @@ def _close(connection: socket.socket, *descriptors: int) -> None:
 
 @dataclass(frozen=True)
 class _Server:
-    """A fork server of this node, whether it runs or not; it ends after `idle_s` seconds without a process."""
+    """A fork server of this node, running or not, that ends after `idle_s` seconds without a process."""
 
     modules: tuple[str, ...]
     environment: Mapping[str, str]
     idle_s: float
 
     def request_child(self) -> tuple[socket.socket, int, int]:
-        """Have the server fork; returns the connection, the child's process ID and a pidfd of it.
+        """Have the server fork; returns the connection, the child's process ID and the child's pidfd.
 
         Raises:
             OSError, EOFError: the server cannot be started, or failed in its imports.
@@ -168,11 +167,11 @@ class _Server:
         return _receive_child(self.connect())
 
     def connect(self) -> socket.socket:
-        """Connect to the server, started if it does not run. It may still be importing."""
+        """Connect to the server, which is started if necessary and may still be importing."""
         return connect_or_start(socket_folder() / f"{self._key()}.sock", self._start)
 
     def _start(self, path: Path) -> None:
-        """Start the server. Returns when it listens."""
+        """Start the server; returns when the server listens."""
         command = [sys.executable, "-m", fork_server.__name__, str(path), str(self.idle_s), *self.modules]
         quiet = subprocess.DEVNULL
         subprocess.run(command, stdin=quiet, stdout=quiet, env=dict(self.environment), check=False)
@@ -200,7 +199,7 @@ def _receive_child(connection: socket.socket) -> tuple[socket.socket, int, int]:
 
 
 def _import_environment() -> dict[str, str]:
-    """The environment, without variables that no import reads or that get one value for all engines."""
+    """The environment for the imports, which is the same for all engines of this configuration."""
     shared = {
         name: value
         for name, value in os.environ.items()
@@ -210,7 +209,7 @@ def _import_environment() -> dict[str, str]:
 
 
 def _modified_at(module: str) -> int:
-    """When the module was installed, so that another version gets another server."""
+    """When the module was installed: another version needs another server."""
     with suppress(ImportError, OSError, AttributeError, TypeError, ValueError):
         return os.stat(find_spec(module).origin).st_mtime_ns  # type: ignore[union-attr,arg-type]
     return 0

@@ -1,7 +1,6 @@
 """Ends an engine process when its parent process has died.
 
-If its parent is killed, by the OOM killer or `kill -9`, vLLM's engine keeps running and keeps its GPU. vLLM calls
-`follow_parent` in each of its processes, through `rayllm.engine.vllm.plugin`.
+vLLM's engine would keep running, and keep its GPU, if the parent was killed by the OOM killer or `kill -9`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ PARENT = "_RAYLLM_ENGINE_PARENT"
 
 
 def mark_as_parent() -> None:
-    """Make engines that this process starts follow it."""
+    """Have the engines that this process starts end with this process."""
     os.environ[PARENT] = str(os.getpid())
 
 

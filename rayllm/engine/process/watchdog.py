@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 _PERIOD_S = 0.25
 # Share of the time that a hanging engine may still be busy: threads wake up now and then.
 _IDLE_SHARE = 0.05
-# Factor on the timeout where it cannot be seen whether the workers are busy.
+# Factor on the timeout for workers on other nodes, whose CPU time is unknown here.
 _REMOTE_FACTOR = 6
 
 
 async def wait_until_lost(engine: EngineServer, stall_s: float) -> str:
-    """Return when the engine has died or hangs, with a clause that says which.
+    """Wait until the engine has died or hangs; returns a clause that says which.
 
-    An engine responds between two steps, and a step may take long. It hangs if it has unfinished requests and neither
-    responds nor uses CPU, nor waits for a CPU that others use, for `stall_s` seconds.
+    An engine responds between two steps, and a step may take long. An engine hangs if it has unfinished requests and,
+    for `stall_s` seconds, neither responds nor uses a CPU nor waits for a busy CPU.
     """
     ping: asyncio.Task[None] | None = None
-    # Only a late response has the busy time looked at, which means a look at all processes of the machine.
+    # Made only if a response is late: measuring the busy time reads all processes of the machine.
     window: _Window | None = None
     try:
         while not engine.has_died:
@@ -60,7 +60,7 @@ class _Window:
         if elapsed < stall_s:
             return False
         busy = (self._engine.busy_seconds() or 0.0) - self._busy
-        # It is less than before if threads have ended, whose time counts no more. An idle engine's threads stay.
+        # Negative if threads have ended, whose time no longer counts. An idle engine's threads stay.
         if abs(busy) < _IDLE_SHARE * elapsed:
             return True
         self._started_at, self._busy = time.monotonic(), self._busy + busy
@@ -68,7 +68,7 @@ class _Window:
 
 
 def busy_seconds(process_ids: Iterable[int]) -> float:
-    """Seconds that the threads of the processes and of their current children have run so far, or waited for a CPU."""
+    """Seconds for which the threads of processes and of their current children have run, or waited for a CPU."""
     import psutil  # comes with vLLM
 
     total = 0.0
@@ -83,7 +83,7 @@ def busy_seconds(process_ids: Iterable[int]) -> float:
 
 
 def _waited_seconds(process_id: int) -> float:
-    """Seconds that a process's current threads could have run, but no CPU was free; 0 if the kernel does not say."""
+    """Seconds for which a process's current threads have waited for a CPU; 0 if the kernel does not count this."""
     nanoseconds = 0
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{process_id}/task"):

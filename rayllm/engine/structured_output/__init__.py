@@ -1,1 +1,4 @@
-"""Structured output: clients' constraints are checked, and rewritten, before the engine compiles them."""
+"""Checks and rewrites clients' constraints on structured output before the engine compiles the constraints.
+
+Process: replica; `sandbox_process` is a process of its own.
+"""

@@ -22,12 +22,12 @@ _BUSY = "Too many structured-output constraints are waiting to be checked."
 
 
 class BoundedWork(Generic[T]):
-    """A bounded, caching wrapper of the coroutine function `work`, which takes texts."""
+    """A wrapper that caches the results, and bounds the concurrency, of a coroutine function of texts."""
 
     def __init__(self, work: Callable[..., Awaitable[T]]) -> None:
         self._work = work
         self._cache: OrderedDict[bytes, T] = OrderedDict()
-        # By tenant, too: nobody waits for the turn of another one.
+        # By tenant, too: no tenant waits for the turn of another tenant.
         self._running: dict[tuple[str, bytes], asyncio.Task[T]] = {}
         self._turns = Turns(_MAX_CONCURRENT, _QUEUE_TIMEOUT_S, partial(ConstraintNotCheckedError, _BUSY))
 
@@ -45,9 +45,9 @@ class BoundedWork(Generic[T]):
         name = (current_tenant.get(), key)
         if name not in self._running:
             task = self._running[name] = asyncio.create_task(self._remember(*name, texts))
-            # Nobody may be left to see its error.
+            # All clients that wait for the error may leave.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        # A client that leaves neither stops the work nor makes room for more.
+        # A client that leaves does not stop the work, nor free its turn.
         return await asyncio.shield(self._running[name])
 
     async def _remember(self, tenant: str, key: bytes, texts: tuple[str, ...]) -> T:

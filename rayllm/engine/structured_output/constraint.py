@@ -1,4 +1,4 @@
-"""Constraints on structured output, and where requests contain them."""
+"""Finds the constraints on structured output in requests."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ KINDS = ("json", "regex", "choice", "grammar", "structural_tag")
 
 @dataclass(frozen=True)
 class Constraint:
-    """A constraint on the text of an answer, as the client wrote it in the request field `param`.
+    """A constraint on the text of an answer, as the client wrote it.
 
-    Its kind is one of KINDS, or `json_object`.
+    Attributes:
+        param: the request field with the constraint.
+        kind: one of KINDS, or `json_object`.
+        spec: the schema, pattern, choices or grammar.
     """
 
     param: str
@@ -46,7 +49,7 @@ def constraints_in(body: Body) -> Iterator[Constraint]:
 
 
 def constrained_by(body: Body) -> str | None:
-    """The field of a request of any endpoint that constrains the whole answer; None if none does."""
+    """The field of a request, to any endpoint, that constrains the whole answer; None for a free answer."""
     if body.get("structured_outputs") is not None:
         return "structured_outputs"
     if constraint := next(constraints_in({**body, "tools": None}), None):
@@ -58,7 +61,7 @@ def constrained_by(body: Body) -> str | None:
 
 
 def forced_parameters(body: Body) -> list[Any] | None:
-    """The schemas of the parameters of all tools of which a request forces a call; None if it forces none."""
+    """The parameter schemas of all tools that a request forces the model to call; None without a forced call."""
     choice, tools = body.get("tool_choice"), body.get("tools")
     if not _forces_call(choice) or not isinstance(tools, list):
         return None
@@ -69,7 +72,7 @@ def forced_parameters(body: Body) -> list[Any] | None:
 def _forces_call(choice: Any) -> bool:
     if not isinstance(choice, dict):
         return bool(choice == "required")
-    # OpenAI's lists of allowed tools have a mode; Anthropic's choices have types of their own.
+    # OpenAI's lists of allowed tools have a mode; Anthropic's choices have other types.
     allowed = choice.get("allowed_tools", choice)
     mode = allowed.get("mode") if isinstance(allowed, dict) else None
     return bool(mode == "required") if mode is not None else choice.get("type") not in ("auto", "none", "allowed_tools")
@@ -86,7 +89,7 @@ def _named(choice: Body) -> set[str] | None:
 
 
 def _parameters(tools: list[Any]) -> Iterator[tuple[str, Any]]:
-    """The names of tools, and the schemas of their parameters, of those that have any."""
+    """The names and the parameter schemas of the tools that have parameters."""
     for tool in tools:
         if not isinstance(tool, dict):
             continue
@@ -124,7 +127,7 @@ _DESCRIPTIONS = {
 
 
 def refusal(constraint: Constraint, why: str) -> RequestError:
-    """The error for a constraint; `why` continues "The JSON schema in `tools` …"."""
+    """The error for a constraint; `why` continues a sentence that begins "The JSON schema in `tools` …"."""
     # vLLM converts tools to other kinds, but clients write schemas.
     what = _DESCRIPTIONS["json"] if constraint.param == "tools" else _DESCRIPTIONS[constraint.kind]
     return RequestError(f"The {what} in `{constraint.param}` {why}.", constraint.param)

@@ -1,4 +1,4 @@
-"""Whether no value fits two JSON schemas: then `oneOf` of them means what `anyOf` means, which compilers enforce."""
+"""Finds disjoint JSON schemas, of which `oneOf` means the same as `anyOf`, which compilers enforce."""
 
 from __future__ import annotations
 
@@ -15,19 +15,16 @@ _MAX_PAIRS = 2_000
 
 
 def are_disjoint(root: Any, schemas: list[Any]) -> bool:
-    """Whether no value fits two of `schemas`, as far as their types, constants and discriminators tell.
-
-    References point into `root`.
-    """
+    """Whether types, constants and discriminators exclude that a value fits two of `schemas`, parts of `root`."""
     pairs = len(schemas) * (len(schemas) - 1) // 2
     return pairs <= _MAX_PAIRS and all(_exclude(root, a, b, _DEPTH) for a, b in combinations(schemas, 2))
 
 
 def exclusive_branches(root: Any, schemas: list[Any]) -> list[Any] | None:
-    """The branches of an `anyOf` that means what `oneOf` of `schemas` means; None if that cannot be told."""
+    """The branches of an `anyOf` with the meaning of `oneOf` of `schemas`; None if the meanings may differ."""
     if are_disjoint(root, schemas):
         return schemas
-    # As in Kubernetes: null fits several branches, and so not the whole.
+    # As in Kubernetes: null fits several branches, and so not the `oneOf`.
     without_null = [_without_null(schema) for schema in schemas]
     is_shared = sum(narrowed is not schema for narrowed, schema in zip(without_null, schemas, strict=True)) > 1
     return without_null if is_shared and are_disjoint(root, without_null) else None
@@ -55,7 +52,7 @@ def _exclude(root: Any, a: Any, b: Any, depth: int) -> bool:
 
 
 def _differ_in_a_property(root: Any, a: dict[str, Any], b: dict[str, Any], depth: int) -> bool:
-    """Whether a property that both require has to be different."""
+    """Whether the values of a property that `a` and `b` require exclude each other."""
     properties, others = a.get("properties"), b.get("properties")
     if not isinstance(properties, dict) or not isinstance(others, dict):
         return False
@@ -64,7 +61,7 @@ def _differ_in_a_property(root: Any, a: dict[str, Any], b: dict[str, Any], depth
 
 
 def _target(root: Any, node: Any) -> Any:
-    """The schema that a bare reference leads to. Its siblings only narrow it, so they are left out."""
+    """The schema behind a reference, without the reference's siblings, which only narrow the schema."""
     for _ in range(_DEPTH):
         if not isinstance(node, dict) or "$ref" not in node:
             return node
@@ -73,7 +70,7 @@ def _target(root: Any, node: Any) -> Any:
 
 
 def types_of(node: dict[str, Any]) -> set[str]:
-    """The types of values that may fit; integers are counted as numbers."""
+    """The types of values that may fit a schema; integers count as numbers."""
     declared = node.get("type")
     types = [declared] if isinstance(declared, str) else declared
     if not isinstance(types, list):
@@ -92,7 +89,7 @@ def _type_of(value: Any) -> str:
 
 
 def _values(node: dict[str, Any]) -> set[str] | None:
-    """The values that `const` or `enum` allow, as JSON; None if there are neither."""
+    """The values that `const` or `enum` allow, as JSON; None without `const` and `enum`."""
     if "const" in node:
         return {_as_json(node["const"])}
     return {_as_json(value) for value in node["enum"]} if isinstance(node.get("enum"), list) else None
@@ -103,7 +100,7 @@ def _as_json(value: Any) -> str:
 
 
 def _with_whole_numbers(value: Any) -> Any:
-    """A value with 1 in place of 1.0, which are one number in JSON."""
+    """A value with whole floats as integers: 1.0 and 1 are the same number in JSON."""
     if isinstance(value, list):
         return [_with_whole_numbers(item) for item in value]
     if isinstance(value, dict):

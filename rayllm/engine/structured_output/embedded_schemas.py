@@ -1,4 +1,4 @@
-"""JSON schemas within other constraints: structural tags, which vLLM also makes of tools, and grammars in Lark."""
+"""JSON schemas within structural tags, which vLLM also makes of tools, and within grammars in Lark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rayllm.engine.structured_output.schema_nodes import ASSERTIONS
 from rayllm.engine.structured_output.xgrammar_schema import find_unenforced, rewrite_for_xgrammar
 from rayllm.engine.structured_output.xml_calls import spell_out
 
-# White space in a row that models may write within JSON; without a limit, small ones write it until they are cut off.
+# Characters of white space in a row within JSON. Without a limit, small models write it up to the limit of tokens.
 _MAX_WHITESPACE = 1
 _HOLDERS = ("json_schema", "qwen_xml_parameter")
 _IN_LARK = "%json"
@@ -22,10 +22,13 @@ def schemas_in(tag: Any) -> list[Any]:
 
 
 def enforce_tag(tag: Any) -> str | None:
-    """Rewrite a structural tag so that xgrammar enforces its JSON schemas, and limit white space in what they describe.
+    """Rewrite, in place, a structural tag's JSON schemas for xgrammar, and limit white space.
 
-    The tag (https://xgrammar.mlc.ai/docs/tutorials/structural_tag.html) is changed; `find_malformed` finds nothing in
-    its schemas. Returns what of these xgrammar does not enforce, as a phrase; None if it enforces all.
+    Source: https://xgrammar.mlc.ai/docs/tutorials/structural_tag.html
+
+    Returns:
+        A phrase for a part that xgrammar does not enforce; None if xgrammar enforces all. `find_malformed` must find
+        nothing in the schemas.
     """
     for holder, key, begin in list(_holders(tag)):
         if fault := find_unenforced(holder[key]) or spell_out(holder, holder[key], begin):
@@ -38,7 +41,7 @@ def enforce_tag(tag: Any) -> str | None:
 
 
 def _holders(tag: Any) -> Iterator[tuple[dict[str, Any], str, str]]:
-    """The objects in a structural tag that hold a schema, with its key and the text before it."""
+    """The objects in a structural tag with a schema, together with the schema's key and the text before the object."""
     stack: list[tuple[Any, str]] = [(tag, "")]
     while stack:
         node, begin = stack.pop()
@@ -47,7 +50,7 @@ def _holders(tag: Any) -> Iterator[tuple[dict[str, Any], str, str]]:
         elif isinstance(node, dict) and node.get("type") in _HOLDERS and "json_schema" in node:
             yield node, "json_schema", begin
         elif isinstance(node, dict):
-            # The older form of tags.
+            # The older form of structural tags.
             for item in node["structures"] if isinstance(node.get("structures"), list) else ():
                 if isinstance(item, dict) and "schema" in item:
                     yield item, "schema", ""
@@ -56,7 +59,7 @@ def _holders(tag: Any) -> Iterator[tuple[dict[str, Any], str, str]]:
 
 
 def map_lark_schemas(grammar: str, change: Callable[[Any], Any]) -> str:
-    """A grammar in Lark with each of its JSON schemas changed; what is no JSON is left to the compiler.
+    """A grammar in Lark with `change` applied to each of its JSON schemas.
 
     Source: https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md
     """
@@ -66,6 +69,7 @@ def map_lark_schemas(grammar: str, change: Callable[[Any], Any]) -> str:
         try:
             schema, end = json.JSONDecoder().raw_decode(text)
         except (ValueError, RecursionError):
+            # The compiler reports what is no JSON.
             start += _IN_LARK + part
         else:
             start += f"{_IN_LARK} {json.dumps(change(schema))}{text[end:]}"
@@ -73,7 +77,7 @@ def map_lark_schemas(grammar: str, change: Callable[[Any], Any]) -> str:
 
 
 def same_parameters(schema: Any, other: Any) -> bool:
-    """Whether two schemas of a tool's parameters are equal, but for what vLLM changes: null defaults and a `type`."""
+    """Whether two schemas of parameters are equal, apart from vLLM's changes: null defaults and a `type`."""
     return bool(_comparable(schema) == _comparable(other))
 
 

@@ -1,4 +1,4 @@
-"""The gate that every constraint of a request passes before the engine compiles it."""
+"""The gate before the engine's compilers, which all constraints pass."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rayllm.engine.structured_output.sandbox import Sandbox
 from rayllm.engine.structured_output.schema_rewriting import COMPACT, FLEXIBLE, rewrite_schema, separated_by
 from rayllm.engine.structured_output.xgrammar_schema import find_unenforced, rewrite_for_xgrammar
 
-# The field of the current request that a constraint comes from.
+# The field of the current request with the constraint.
 _source: ContextVar[str] = ContextVar("constraint_source", default="structured_outputs")
-# The parameters of the tools of which it forces a call; None if it forces none.
+# The current request's `forced_parameters`.
 _forced: ContextVar[list[Any] | None] = ContextVar("forced_parameters", default=None)
 
 _LARK_HEADER = "%llguidance"
@@ -32,9 +32,10 @@ FindFault = Callable[[str, str], Awaitable[str | None]]
 class Options:
     """Options of vLLM's `structured_outputs`, of a request or of the server.
 
-    `whitespace_pattern` is a regular expression for the white space around commas and colons in JSON; with
-    `disable_any_whitespace` there is one optional space after these; with `disable_additional_properties`, objects have
-    no properties that their schema does not name.
+    Attributes:
+        whitespace_pattern: a regular expression for the white space around commas and colons in JSON.
+        disable_any_whitespace: allow only one optional space after commas and colons.
+        disable_additional_properties: allow only properties that the schema names.
     """
 
     whitespace_pattern: str | None = None
@@ -45,9 +46,11 @@ class Options:
 class ConstraintGate:
     """Refuses constraints that are invalid, too large, or that the engine would not enforce.
 
-    `backend_of` returns the backend that enforces a kind of constraint with a text, `guidance` or `xgrammar`;
-    `find_fault` compiles a constraint with guidance and returns what is wrong with it; the sandbox is None if the model
-    generates nothing; `options` are the server's.
+    Args:
+        backend_of: returns the backend, `guidance` or `xgrammar`, for a constraint's kind and text.
+        find_fault: compiles a constraint with guidance; returns its fault.
+        sandbox: compiles with xgrammar; None if the model generates no text.
+        options: the server's.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class ConstraintGate:
         self._options = options
 
     async def admit(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Check the size of all constraints of a request, before vLLM parses it.
+        """Check the size of all constraints of a request, before vLLM parses the request.
 
         Returns:
             The body for the engine.
@@ -82,10 +85,15 @@ class ConstraintGate:
         return body
 
     async def prepare(self, kind: str, text: str, options: Options) -> tuple[str, str]:
-        """Check a constraint that the engine is about to compile: a request's own, or what vLLM has made of its tools.
+        """Check a constraint of a request, or of vLLM for its tools, that the engine is about to compile.
 
-        Returns the kind and the text to compile. The kind is one of KINDS, or `json_object`; the options are the
-        request's.
+        Args:
+            kind: one of KINDS, or `json_object`.
+            text: the constraint.
+            options: the request's.
+
+        Returns:
+            The kind and the text for the engine to compile.
 
         Raises:
             RequestError: the engine cannot compile the constraint, or would not enforce it.
@@ -93,7 +101,7 @@ class ConstraintGate:
         """
         constraint = Constraint(_source.get(), kind, text)
         if kind in ("json", "structural_tag"):
-            # What vLLM has made of many tools is larger than each.
+            # vLLM's tag for many tools is larger than each schema.
             constraint = check_limits(constraint)
         is_guidances = self._backend_of(kind, text) == "guidance"
         constraint = (self._for_guidance if is_guidances else self._for_xgrammar)(constraint, options)
@@ -105,7 +113,7 @@ class ConstraintGate:
         return constraint.kind, constraint.text
 
     async def explain(self, kind: str, text: str) -> None:
-        """Say why vLLM has refused a constraint for xgrammar, if the sandbox knows.
+        """Raise the reason why vLLM has refused a constraint for xgrammar, if the sandbox finds the reason.
 
         Raises:
             RequestError: the reason.
@@ -120,10 +128,10 @@ class ConstraintGate:
         return _forced.get() is not None
 
     def refuse_unforced_calls(self) -> None:
-        """Refuse the current request, of which vLLM has made no constraint, if it forces a call of a tool.
+        """Refuse a forced tool call for which vLLM has made no constraint.
 
         Raises:
-            RequestError: the tool parser cannot force calls, so that the model would be free to make none.
+            RequestError: the tool parser cannot force calls: the model would be free.
         """
         if self.forces_calls:
             raise _unforced()
@@ -162,8 +170,8 @@ class ConstraintGate:
     def _for_xgrammar(self, constraint: Constraint, options: Options) -> Constraint:
         for name in ("whitespace_pattern", "disable_any_whitespace") if constraint.kind.startswith("json") else ():
             if getattr(options, name) and not getattr(self._options, name):
-                message = "xgrammar, which compiles this model's constraints, has no `{}` by request; leave it out."
-                raise RequestError(message.format(name), f"structured_outputs.{name}")
+                message = f"xgrammar, which compiles this model's constraints, has no `{name}`; leave the field out."
+                raise RequestError(message, f"structured_outputs.{name}")
         if constraint.kind == "json":
             check_shape(constraint, constraint.spec)
             _check_enforced(constraint, find_unenforced(constraint.spec))
@@ -184,10 +192,10 @@ def _check_enforced(constraint: Constraint, fault: str | None) -> None:
 
 
 def _check_forced(schemas: list[Any]) -> None:
-    """Check that what vLLM has made of forced tools contains the schemas of their parameters.
+    """Check that the `schemas` of vLLM's constraint contain the forced tools' parameters.
 
     Raises:
-        RequestError: a schema is not among `schemas`, so that the arguments would be free.
+        RequestError: a schema is missing: the arguments would be free.
     """
     for parameters in _forced.get() or ():
         if not any(same_parameters(parameters, schema) for schema in schemas):

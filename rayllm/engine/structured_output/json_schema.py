@@ -9,11 +9,11 @@ from typing import Any
 from rayllm.engine.structured_output.constraint import Constraint, refusal
 from rayllm.engine.structured_output.malformed import find_malformed
 
-# vLLM takes 64 levels, with those that it adds itself.
+# vLLM takes 64 levels, including its own.
 MAX_DEPTH = 60
 MAX_NODES = 30_000
 MAX_ENUM = 20_000
-# Time to compile grows with their square: 2 s for 5,000 optional ones.
+# Time to compile grows with the square: 2 s for 5,000 optional properties.
 MAX_PROPERTIES = 1_000
 MAX_PATTERN = 4_096
 
@@ -43,7 +43,7 @@ def check_schema(constraint: Constraint, schema: Any) -> None:
         if isinstance(pattern := node.get("pattern"), str) and len(pattern) > MAX_PATTERN:
             raise refusal(constraint, f"has a `pattern` longer than {MAX_PATTERN} characters")
         if isinstance(reference := node.get("$ref"), str) and not reference.startswith("#"):
-            raise refusal(constraint, "refers to another document (`$ref`); only references within it are followed")
+            raise refusal(constraint, "has a `$ref` to another document; put the schema into `$defs`")
 
 
 def check_shape(constraint: Constraint, schema: Any) -> None:
@@ -57,10 +57,10 @@ def check_shape(constraint: Constraint, schema: Any) -> None:
 
 
 def parse_schema(constraint: Constraint) -> Any:
-    """The constraint as JSON, whether it was sent as an object or as text.
+    """The schema of a constraint that was sent as an object or as text.
 
     Raises:
-        RequestError: it is text that is not JSON.
+        RequestError: the text is not JSON.
     """
     if not isinstance(constraint.spec, str):
         return constraint.spec
@@ -71,7 +71,8 @@ def parse_schema(constraint: Constraint) -> Any:
 
 
 def nodes(root: Any) -> Iterator[tuple[int, Any]]:
-    """Every object and list in `root` with its depth, without recursion."""
+    """Every object and list in `root`, with the depth."""
+    # Without recursion: the depth is not checked yet.
     stack = [(1, root)]
     while stack:
         depth, node = stack.pop()

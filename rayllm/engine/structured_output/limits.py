@@ -1,7 +1,7 @@
-"""Limits on constraints, checked without compiling them.
+"""Limits on the size of constraints.
 
-They are far above OpenAI's (https://platform.openai.com/docs/guides/structured-outputs: 10 levels, 1000 enum values):
-schemas of Kubernetes and of OpenAPI files pass. Within them, guidance takes seconds at most.
+The limits are far above OpenAI's (https://platform.openai.com/docs/guides/structured-outputs: 10 levels, 1000 enum
+values): schemas of Kubernetes and of OpenAPI files pass. Within the limits, guidance takes seconds at most.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ MAX_NESTING = 200
 
 # Keywords that repeat a part of the grammar that many times.
 _BOUNDS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-# As many as some sixty tools have.
+# The size of some sixty tools.
 _PLAIN_NODES = 2_500
 _PLAIN_BOUND = 50
 
 
 def check_limits(constraint: Constraint) -> Constraint:
-    """Refuse constraints that are too large or plainly invalid; returns the constraint, with what is JSON parsed.
+    """Refuse constraints that are too large or plainly invalid; returns the constraint, with JSON parsed.
 
     Raises:
         RequestError: names the field and the limit.
@@ -57,12 +57,12 @@ def check_one(body: dict[str, Any]) -> None:
         raise RequestError("`structured_outputs` must be an object.", "structured_outputs")
     if isinstance(value, dict) and sum(value.get(kind) is not None for kind in (*KINDS, "json_object")) != 1:
         raise RequestError(
-            f"`structured_outputs` must hold exactly one of {', '.join(KINDS)} and json_object.", "structured_outputs"
+            f"`structured_outputs` must have exactly one of {', '.join(KINDS)} and json_object.", "structured_outputs"
         )
 
 
 def check_tokens(body: dict[str, Any]) -> None:
-    """Refuse `allowed_token_ids` together with a constraint: they may leave no token at all.
+    """Refuse `allowed_token_ids` together with a constraint: both may leave no token.
 
     Raises:
         RequestError: names `allowed_token_ids`.
@@ -70,15 +70,12 @@ def check_tokens(body: dict[str, Any]) -> None:
     if not body.get("allowed_token_ids"):
         return
     if param := constrained_by(body):
-        message = f"`allowed_token_ids` and `{param}` exclude each other; leave one of them out."
+        message = f"`allowed_token_ids` and `{param}` exclude each other; leave out one of the fields."
         raise RequestError(message, "allowed_token_ids")
 
 
 def needs_sandbox(constraint: Constraint) -> bool:
-    """Whether a constraint within the limits must be test-compiled.
-
-    Clients often send dozens of plain tools: what vLLM makes of those is left to the engine.
-    """
+    """Whether a constraint within the limits must be test-compiled: dozens of plain tools need not be."""
     if constraint.kind not in KINDS or constraint.kind == "choice":
         return False
     if constraint.param != "tools":

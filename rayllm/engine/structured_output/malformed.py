@@ -1,4 +1,4 @@
-"""Malformed JSON schemas, and keywords that compilers read otherwise than JSON Schema has them."""
+"""Finds malformed JSON schemas, and keywords that compilers interpret otherwise than JSON Schema."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OLD_DRAFTS = ("draft-03", "draft-04", "draft-06", "draft-07", "2019-09")
 
 
 def find_malformed(schema: Any) -> str | None:
-    """The first part of a schema with a keyword whose value is of a wrong type, as a phrase; None if there is none."""
+    """A phrase for the first keyword of a schema with a value of a wrong type; None for a well-formed schema."""
     draft = str(schema.get("$schema")) if isinstance(schema, dict) else ""
     is_old = any(name in draft for name in _OLD_DRAFTS)
     pending: list[tuple[tuple[str, ...], Any]] = [((), schema)]
@@ -29,7 +29,7 @@ def find_malformed(schema: Any) -> str | None:
         if (fault := next(_faults(node), None)) is not None:
             return f"{fault} at {place(path)}"
         if is_old and "prefixItems" in node:
-            return f"has `prefixItems`, which its `$schema` does not know, at {place(path)}"
+            return f"has `prefixItems`, which its `$schema` lacks, at {place(path)}"
         pending += [((*path, *step), child) for step, child in subschemas(node)]
     return None
 
@@ -46,7 +46,7 @@ def _faults(node: dict[str, Any]) -> Iterator[str]:
     if isinstance(factor := node.get("multipleOf"), float) and Fraction(str(factor)) != Fraction(factor):
         yield f"has a `multipleOf` of {factor}, which binary floating point cannot represent"
     if node.get("minProperties", 0) > 1 and not _is_closed(node):
-        yield "has `minProperties` above 1 beside properties that it does not name"
+        yield "has `minProperties` above 1 beside unnamed properties"
 
 
 def _is_closed(node: dict[str, Any]) -> bool:
@@ -55,7 +55,7 @@ def _is_closed(node: dict[str, Any]) -> bool:
 
 
 def _nests_classes(pattern: str) -> bool:
-    """Whether a character class holds what Rust's regular expressions read as operators."""
+    """Whether a character class contains operators of Rust's regular expressions."""
     return any(in_class and part in ("[", "&&", "--", "~~") for part, in_class in pattern_parts(pattern))
 
 

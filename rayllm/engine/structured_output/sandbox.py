@@ -1,6 +1,6 @@
-"""Sandbox: test-compiles constraints in a subprocess that may be killed, before the engine gets them.
+"""Test-compiles constraints in a process that may be killed, before the engine gets the constraints.
 
-A compiler in the engine cannot be stopped: a regular expression that explodes would block it for minutes, and some
+A compiler in the engine cannot be stopped: an exploding regular expression would block the engine for minutes, and some
 grammars have crashed it.
 """
 
@@ -28,9 +28,12 @@ _START_S = 120.0
 
 
 class Sandbox:
-    """Test-compiles constraints in a child process, by default a spawned one.
+    """Test-compiles constraints in a child process.
 
-    `tokenizer` is the vocabulary as xgrammar serializes it; `any_whitespace` allows white space anywhere in JSON.
+    Args:
+        tokenizer: the vocabulary as xgrammar serializes it.
+        any_whitespace: whether JSON may have white space anywhere.
+        context: starts the process; by default, the process is spawned.
     """
 
     def __init__(self, tokenizer: str, any_whitespace: bool = True, context: BaseContext | None = None) -> None:
@@ -52,7 +55,7 @@ class Sandbox:
             raise refusal(constraint, fault)
 
     async def stop(self) -> None:
-        """Kill the process. One that is being started is killed when it has started."""
+        """Kill the process, after its start if the process is starting."""
         if self._starting is None:
             return
         if self._starting.done():
@@ -65,7 +68,7 @@ class Sandbox:
         return await child.answer({"id": next(self._ids), "kind": kind, "spec": text})
 
     async def _child(self) -> _Child:
-        """The process, started if there is none. A request that is cancelled meanwhile does not stop its start."""
+        """The process, started if necessary. A cancelled request does not stop the start."""
         if self._starting is None or (self._starting.done() and _is_lost(self._starting)):
             self._starting = asyncio.create_task(self._start())
         return await asyncio.shield(self._starting)
@@ -74,7 +77,7 @@ class Sandbox:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                # It ends with this process, or when the connection is closed.
+                # The child ends with this process, or when the connection is closed.
                 process = self._context.Process(target=sandbox_process.main, args=(theirs,), daemon=True)
                 await asyncio.to_thread(process.start)
             child = _Child(process, *await asyncio.open_connection(sock=ours))
@@ -91,7 +94,7 @@ class Sandbox:
 
 
 class _Child:
-    """The process, and the connection to it."""
+    """The sandbox's process, and a connection to the process."""
 
     def __init__(self, process: BaseProcess, answers: asyncio.StreamReader, jobs: asyncio.StreamWriter) -> None:
         self.process = process
@@ -105,7 +108,7 @@ class _Child:
         return self._jobs.is_closing() or not self.process.is_alive()
 
     async def answer(self, job: dict[str, Any]) -> str | None:
-        """Send a job, a line of `sandbox_process`, and wait for its answer: the fault of a constraint, or None.
+        """Send a job, a line for `sandbox_process`; returns the fault of the constraint, or None.
 
         Raises:
             UnavailableError: the process ended, or the machine is too busy.
@@ -122,7 +125,7 @@ class _Child:
             self._waiting.pop(job["id"], None)
 
     def close(self) -> None:
-        """Kill the process, and refuse what waits for an answer."""
+        """Kill the process, and fail the jobs that wait for an answer."""
         self._reading.cancel()
         self._jobs.close()
         if self.process.is_alive():
@@ -157,7 +160,7 @@ def _is_lost(starting: asyncio.Task[_Child]) -> bool:
         return True
     child = starting.result()
     if child.is_lost:
-        # A fork that runs may keep the connection open.
+        # A running fork may keep the connection open.
         child.close()
     return child.is_lost
 

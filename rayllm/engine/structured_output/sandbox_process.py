@@ -1,9 +1,8 @@
-"""The sandbox's process, in which constraints are compiled.
+"""The sandbox's process, which forks for each constraint and compiles the constraint in the fork.
 
-It loads the compiler once and forks for every constraint, so that one that runs away, or crashes the compiler, affects
-only its fork. It reads lines of JSON: first `{"id", "tokenizer", "any_whitespace"}`, then `{"id", "kind", "spec"}`, and
-answers each with `{"id", "fault"}`, where fault is null or a phrase, or with `{"id", "busy"}` if the machine was too
-busy to compile it in time.
+A constraint that runs away, or crashes the compiler, only affects its fork. The process reads lines of JSON: first
+`{"id", "tokenizer", "any_whitespace"}`, then `{"id", "kind", "spec"}`. It answers each line with `{"id", "fault"}`,
+where fault is null or a phrase, or with `{"id", "busy"}` if the machine was too busy to compile the constraint in time.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _MEANINGS = {"per_rule_fsm_hashes": "a `pattern` repeats something more than 128
 
 
 def main(connection: socket.socket) -> None:
-    """Compile constraints until the connection, which has the jobs and their answers, is closed."""
+    """Compile the jobs of the connection, and send the answers, until the connection is closed."""
     with suppress(ImportError):
         from setproctitle import setproctitle
 
@@ -62,7 +61,7 @@ def main(connection: socket.socket) -> None:
 
 
 def _lines(jobs: int) -> Iterator[bytes]:
-    """Lines of a descriptor; an empty one after each idle tenth of a second, so that forks that end are noticed."""
+    """The lines of a descriptor, and an empty line after each idle tenth of a second, to notice forks that end."""
     buffer = b""
     while True:
         if not select.select([jobs], [], [], 0.1)[0]:
@@ -84,7 +83,7 @@ def _reap(running: dict[int, int], answers: int) -> None:
             return
         job = running.pop(pid)
         if os.waitstatus_to_exitcode(status) == -signal.SIGALRM:
-            # The limit of time on the clock: it got too little of the processor.
+            # The limit of wall-clock time: the fork got too little of the processor.
             _write(answers, {"id": job, "busy": True})
         elif status != 0:
             _answer(answers, job, _TOO_COSTLY)
@@ -95,12 +94,12 @@ def _answer(answers: int, job: int, fault: str | None) -> None:
 
 
 def _write(answers: int, answer: dict[str, Any]) -> None:
-    # Short enough to be written atomically, so that lines of several forks do not mix.
+    # Short enough to be written atomically: lines of several forks do not mix.
     os.write(answers, json.dumps(answer).encode() + b"\n")
 
 
 def _limit_process() -> None:
-    """Set this process's limits; memory is counted on top of its present use."""
+    """Limit this process's time and memory, on top of the memory that the process uses now."""
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: SIM115
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, used + MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
@@ -147,7 +146,7 @@ def compile_constraint(info: Any, kind: str, spec: str, any_whitespace: bool = T
         compiled = compiler.compile_regex(spec)
     elif kind == "grammar":
         if "::=" not in spec:
-            raise ValueError("it is in Lark, which xgrammar does not read in all versions; write it in EBNF")
+            raise ValueError("the grammar is in Lark, which some versions of xgrammar do not read; write it in EBNF")
         compiled = compiler.compile_grammar(spec)
     else:
         compiled = _structural_tag(compiler, json.loads(spec))

@@ -1,4 +1,4 @@
-"""Where a JSON schema holds other schemas, and what it says by itself.
+"""The parts of a JSON schema: subschemas, references, and keywords that a value may violate.
 
 Keywords are those of drafts 4 to 2020-12 (https://json-schema.org/specification). Names within `properties` and values
 within `enum`, `const`, `default` and `examples` are not schemas.
@@ -42,14 +42,14 @@ def assertions(node: dict[str, Any]) -> set[str]:
 
 
 def is_switched_off(keyword: str, value: Any) -> bool:
-    """Whether a keyword says nothing with this value."""
+    """Whether a keyword with this value allows every value."""
     if keyword == "format":
         return value not in FORMATS if isinstance(value, str) else True
     return keyword in _SWITCHED_OFF and value is _SWITCHED_OFF[keyword]
 
 
 def subschemas(node: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The schemas directly within a schema, each with its path from there."""
+    """The schemas directly within a schema, with the path to each schema."""
     for keyword in node:
         value = node[keyword]
         if keyword in MAPS and isinstance(value, dict):
@@ -61,7 +61,7 @@ def subschemas(node: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 def map_subschemas(node: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """A copy of a schema with `change` applied to each schema in it, and without keywords that are switched off."""
+    """A copy of a schema with `change` applied to its subschemas, and without keywords that are switched off."""
     return {name: _map(name, value, change) for name, value in node.items() if not is_switched_off(name, value)}
 
 
@@ -74,7 +74,7 @@ def _map(keyword: str, value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def resolve(root: Any, reference: Any) -> Any:
-    """The schema that a reference within the document (`#/$defs/node`) names; None if there is none."""
+    """The schema that a reference within the document (`#/$defs/node`) names; None if the schema does not exist."""
     if reference == "#":
         return root
     if not isinstance(reference, str) or not reference.startswith("#/"):
@@ -97,7 +97,7 @@ def place(path: tuple[str, ...]) -> str:
 
 
 def pattern_parts(pattern: str) -> Iterator[tuple[str, bool]]:
-    """The escapes, operators and characters of a regular expression, each with whether a character class holds it."""
+    """The escapes, operators and characters of a regular expression; the flag marks parts of a character class."""
     in_class = False
     for part in _PATTERN_PARTS.findall(pattern):
         yield part, in_class

@@ -1,8 +1,8 @@
-"""JSON schemas rewritten for guidance, which refuses what it does not enforce.
+"""Rewrites JSON schemas for guidance, which refuses schemas with unenforced keywords.
 
-What the rewriting takes away, no value violates: formats without a meaning in JSON Schema, keywords that are switched
-off, and `oneOf` where `anyOf` means the same. What it adds only excludes answers: an object has only the properties
-that its schema names, unless the schema speaks of others.
+The rewriting removes only what no value violates: formats without a meaning in JSON Schema, keywords that are switched
+off, and `oneOf` that means the same as `anyOf`. It adds only what excludes answers: an object has only the properties
+that its schema names, unless the schema mentions others.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from rayllm.engine.structured_output.disjoint import exclusive_branches
 from rayllm.engine.structured_output.schema_nodes import IN_PLACE, assertions, map_subschemas, resolve, subschemas
 
 _OPTIONS = "x-guidance"
-# After a comma and a colon, as most models write JSON. Unlimited white space is what small models generate until they
-# are cut off.
+# After a comma and a colon, as most models write JSON. Small models generate unlimited white space up to their limit.
 COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 FLEXIBLE = {"whitespace_flexible": True}
 
@@ -26,10 +25,13 @@ def separated_by(pattern: str) -> dict[str, Any]:
 
 
 def rewrite_schema(schema: dict[str, Any], whitespace: dict[str, Any], closes_all: bool = False) -> dict[str, Any]:
-    """An equal schema that guidance takes, of one in which `find_malformed` finds nothing.
+    """The equal schema for guidance of a schema in which `find_malformed` finds nothing.
 
-    `whitespace` is COMPACT, FLEXIBLE or `separated_by` a pattern. With `closes_all`, no object has unnamed properties
-    unless its own schema speaks of them, as vLLM's `disable_additional_properties` has it.
+    Args:
+        schema: the client's schema.
+        whitespace: COMPACT, FLEXIBLE or `separated_by` a pattern.
+        closes_all: as vLLM's `disable_additional_properties`, allow no unnamed properties in an object unless the
+            object's own schema mentions them.
     """
     rewriter = _Rewriter(schema, closes_all)
     rewriter.find_merged(schema, True)
@@ -41,12 +43,12 @@ class _Rewriter:
     def __init__(self, root: Any, closes_all: bool) -> None:
         self._root = root
         self._closes_all = closes_all
-        # Schemas that apply to a value together with others: what these name must stay possible.
+        # Schemas that apply to a value together with other schemas, whose properties must stay possible.
         self._merged: set[int] = set()
         self._seen: set[tuple[int, bool]] = set()
 
     def find_merged(self, root: Any, is_alone: bool) -> None:
-        """Note the schemas that share their values with others, in `root` and wherever its references lead."""
+        """Collect the schemas, also behind references in `root`, whose values other schemas apply to as well."""
         stack = [(root, is_alone)]
         while stack:
             node, is_alone = stack.pop()
@@ -85,7 +87,7 @@ def _is_open(node: dict[str, Any]) -> bool:
 
 
 def _names_all_properties(node: dict[str, Any]) -> bool:
-    """Whether a schema names properties, requires no other ones, and does not say what those may be."""
+    """Whether a schema names properties, requires no unnamed properties, and does not describe unnamed properties."""
     open_by = ("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties", *IN_PLACE)
     if "properties" not in node or any(name in node for name in open_by):
         return False

@@ -1,7 +1,7 @@
-"""What xgrammar enforces of a JSON schema.
+"""Finds the parts of a JSON schema that xgrammar does not enforce.
 
-xgrammar drops keywords without an error, `properties` beside `anyOf` for example. So only what was seen to hold is
-admitted; `tests/vllm/test_schema_corpus.py` samples answers and validates them.
+xgrammar drops keywords without an error, `properties` beside `anyOf` for example. So only tested keywords are admitted;
+`tests/vllm/test_schema_corpus.py` samples answers and validates them.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _BY_TYPE = {
     "null": set(),
 }
 _KNOWN = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf", "type"}.union(*_BY_TYPE.values())
-# Those of FORMATS that the oldest xgrammar of the window has.
+# The FORMATS of the oldest supported xgrammar.
 _FORMATS = FORMATS - {"idn-email", "idn-hostname", "iri", "iri-reference", "regex"}
 _LENGTHS = ("minLength", "maxLength")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _ESCAPES = tuple("dDwWsSnrtfvux")
-# xgrammar repeats no part of a regular expression more often.
+# xgrammar's limit for repetitions in a regular expression.
 _MAX_LENGTH = 128
-# Keywords that stand alone: xgrammar ignores what is beside them.
+# Keywords beside which xgrammar ignores all others.
 _ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
 
 
 def find_unenforced(schema: Any) -> str | None:
-    """The first part of a schema that xgrammar does not enforce, as a phrase; None if it enforces all.
+    """A phrase for the first part of a schema that xgrammar does not enforce; None if xgrammar enforces all.
 
-    The schema is within the limits of `check_schema`, and `find_malformed` finds nothing in it.
+    The schema is within the limits of `check_schema`, and well-formed (`find_malformed`).
     """
     pending: list[tuple[tuple[str, ...], Any]] = [((), schema)]
     seen, targets = set(), []
@@ -62,18 +62,18 @@ def find_unenforced(schema: Any) -> str | None:
             return f"has `$id` at {place(path)}"
         if (fault := next(_faults(schema, node), None)) is not None:
             return f"{fault} at {place(path)}"
-        # `additionalProperties: false` is no schema that allows nothing.
+        # `additionalProperties: false` is no schema.
         pending += [((*path, *step), child) for step, child in subschemas(node) if node[step[0]] is not False]
-    # Elsewhere than among schemas, nothing was looked at.
+    # A target that is not among the schemas was not checked.
     odd = (reference for reference, target in targets if id(target) not in seen or {"%", "~"} & set(reference))
     return next((f"has a `$ref` to `{reference[:80]}`" for reference in odd), None)
 
 
 def rewrite_for_xgrammar(schema: Any) -> Any:
-    """An equal schema that xgrammar enforces, where `find_unenforced` finds no fault.
+    """The equal schema for xgrammar of a schema in which `find_unenforced` finds no fault.
 
-    Texts with a limited length become patterns, since xgrammar allows control characters in the former; arrays say that
-    their items may be anything; `oneOf` becomes `anyOf`.
+    Limits of a text's length become patterns, since xgrammar would allow control characters; arrays get `items`, and
+    `oneOf` becomes `anyOf`.
     """
     return _rewrite(schema, schema)
 
@@ -93,7 +93,7 @@ def _rewrite(root: Any, node: Any) -> Any:
 
 
 def _faults(root: Any, node: dict[str, Any]) -> Iterator[str]:
-    """What is not enforced of one schema, its subschemas aside."""
+    """Phrases for the unenforced parts of a schema, without its subschemas."""
     present = assertions(node)
     for name in sorted(present - _KNOWN):
         yield f"has `{name}`"
@@ -102,7 +102,7 @@ def _faults(root: Any, node: dict[str, Any]) -> Iterator[str]:
         if name in present and others:
             yield f"has `{name}` beside `{min(others)}`"
     if "$ref" in node and resolve(root, node["$ref"]) is None:
-        yield f"has a `$ref` to `{node['$ref'][:80]}`, which it does not contain,"
+        yield f"has a `$ref` to `{node['$ref'][:80]}`, which does not exist,"
     if len(node.get("allOf", [{}])) != 1:
         yield "has an `allOf` of several schemas"
     if "oneOf" in node and exclusive_branches(root, node["oneOf"]) is None:
@@ -122,7 +122,7 @@ def _type_faults(node: dict[str, Any], present: set[str]) -> Iterator[str]:
         types = [name for name in ("array", "object") if present & _BY_TYPE[name]]
     allowed = set().union(*(_BY_TYPE.get(name, set()) for name in types))
     for name in sorted(present - {*_ALONE, "type"} - allowed):
-        yield f"has `{name}` without the `type` that it is for"
+        yield f"has `{name}` without its `type`"
 
 
 def _string_faults(node: dict[str, Any], present: set[str]) -> Iterator[str]:
@@ -140,7 +140,7 @@ def _string_faults(node: dict[str, Any], present: set[str]) -> Iterator[str]:
 
 
 def _is_plain(pattern: str) -> bool:
-    """Whether a regular expression has anchors at its ends only, and common escapes."""
+    """Whether a regular expression has anchors only at its ends, and only common escapes."""
     inner = pattern.removeprefix("^")
     inner = inner[:-1] if inner.endswith("$") and not inner.endswith("\\$") else inner
     return not any(

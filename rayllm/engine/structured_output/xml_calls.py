@@ -1,7 +1,7 @@
-"""Arguments of calls in formats of XML, spelled out for xgrammar.
+"""Spells out the arguments of tool calls in XML formats for xgrammar.
 
-xgrammar's own formats of these allow white space around values, which becomes part of texts: `" celsius"` is none of
-the values of an `enum`. `tests/vllm/test_forced_calls.py` samples calls and reads them with vLLM's parsers.
+xgrammar's own XML formats allow white space around values, which becomes part of texts: `" celsius"` is not in an
+`enum` with `celsius`. `tests/vllm/test_forced_calls.py` samples calls and reads them with vLLM's parsers.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 from rayllm.engine.structured_output.schema_nodes import assertions, resolve
 
-# Style of xgrammar → what is written before and after a value, as the models' templates do.
+# xgrammar's style → the text before and after a value, as in the models' chat templates.
 _FRAMES = {
     "qwen_xml": ("<parameter={}>", "</parameter>"),
     "minimax_xml": ('<parameter name="{}">', "</parameter>\n"),
     "glm_xml": ("<arg_key>{}</arg_key><arg_value>", "</arg_value>"),
 }
-# Qwen's own, where the call begins with a line of its own; MiMo writes the same without lines.
+# Qwen's frame, if the call begins with a line of its own; MiMo's has no lines.
 _QWEN_LINES = ("<parameter={}>\n", "\n</parameter>\n")
 # Styles whose calls xgrammar itself constrains exactly.
 _EXACT = ("deepseek_xml", "deepseek_v4_1_xml")
@@ -28,10 +28,15 @@ _DEFINITIONS = ("$defs", "definitions")
 
 
 def spell_out(holder: dict[str, Any], schema: Any, begin: str) -> str | None:
-    """Replace a format of XML, the type `json_schema` of a structural tag, by the sequence of its arguments.
+    """Replace an XML format in a structural tag, of the type `json_schema`, by the sequence of the call's arguments.
 
-    `begin` is the text before it. Returns what of the schema cannot be enforced in this format, as a phrase; None if
-    all can.
+    Args:
+        holder: the format; changed in place.
+        schema: the schema of the arguments.
+        begin: the text before the format.
+
+    Returns:
+        A phrase for a part of the schema that cannot be enforced in this format; None if all can.
     """
     style = str(holder.get("style", "json"))
     if style == "json" or isinstance(schema, bool):
@@ -42,7 +47,7 @@ def spell_out(holder: dict[str, Any], schema: Any, begin: str) -> str | None:
     properties = schema.get("properties", {})
     for name in properties:
         if not _NAME.fullmatch(name):
-            return f"has a name that calls in XML cannot hold at `properties.{name[:80]}`"
+            return f"has a name that is invalid in XML calls at `properties.{name[:80]}`"
     if style in _EXACT:
         return None
     if not assertions(schema) <= {"type", "properties", "required", "additionalProperties"}:
@@ -61,7 +66,7 @@ def spell_out(holder: dict[str, Any], schema: Any, begin: str) -> str | None:
 
 
 def _content(root: dict[str, Any], schema: Any) -> dict[str, Any] | None:
-    """The format of one value; None for texts that are not known to be enforced."""
+    """The format of one value; None for texts that might not be enforced."""
     alternatives = list(_alternatives(root, schema))
     types = {alternative.get("type") for alternative in alternatives}
     if None in types or (types != {"string"} and _refers(schema)):
@@ -69,19 +74,19 @@ def _content(root: dict[str, Any], schema: Any) -> dict[str, Any] | None:
     if "string" not in types:
         definitions = {name: root[name] for name in _DEFINITIONS if name in root}
         return {"type": "json_schema", "json_schema": {**definitions, **schema}}
-    # vLLM reads `null` as such where it may be.
+    # vLLM reads `null` as null if the schema allows it.
     texts = [alternative for alternative in alternatives if alternative["type"] == "string"]
     return _text(texts[0]) if len(texts) == 1 and types <= {"string", "null"} else None
 
 
 def _refers(schema: Any) -> bool:
-    """Whether a schema is a reference, or one of its alternatives: vLLM's parsers take what it leads to for a text."""
+    """Whether a schema, or an alternative, is a reference: vLLM's parsers take the referenced value for a text."""
     branches = schema.get("anyOf", schema.get("oneOf", ()))
     return "$ref" in schema or any(isinstance(branch, dict) and "$ref" in branch for branch in branches)
 
 
 def _alternatives(root: dict[str, Any], schema: Any, depth: int = 2) -> Iterator[dict[str, Any]]:
-    """Schemas of one type each, of which a value fits one; what has no type of its own is empty."""
+    """The alternatives of a schema, with a single type each; an alternative without a type is empty."""
     if not isinstance(schema, dict) or depth == 0:
         yield {}
     elif "$ref" in schema:
@@ -99,7 +104,7 @@ def _text(schema: dict[str, Any]) -> dict[str, Any] | None:
     if not assertions(schema) <= _TEXT:
         return None
     if values := [schema["const"]] if "const" in schema else schema.get("enum"):
-        # `null` is a value beside them where it may be.
+        # `null` is a separate alternative.
         texts = [value for value in values if isinstance(value, str)]
         if not texts or any("<" in text or not text for text in texts):
             return None
@@ -112,7 +117,7 @@ def _text(schema: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _of_length(least: int, most: int | None) -> str:
-    """A regular expression for texts that neither end an argument nor begin or end with white space."""
+    """A regular expression for texts of a length that do not end an argument, nor begin or end with white space."""
     if most is not None and most < 2:
         return r"[^<\s]"
     between = f"{{{max(0, least - 2)},{'' if most is None else most - 2}}}"

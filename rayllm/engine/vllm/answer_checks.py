@@ -1,4 +1,4 @@
-"""Constrained answers that end before their constraint is satisfied, without a fault of the grammar."""
+"""Detects answers that end before their constraint is satisfied."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ IsSatisfied = Callable[[str, str, str], Awaitable[bool]]
 
 
 class _Answers:
-    """The answers so far to a request with these SamplingParams, each a list of texts or tokens."""
+    """The partial answers, as lists of texts or tokens, to a request with the given SamplingParams."""
 
     def __init__(self, params: Any) -> None:
         self._is_delta = params.output_kind.name == "DELTA"
         self._parts: defaultdict[int, list[Any]] = defaultdict(list)
 
     def extend(self, index: int, parts: Sequence[Any]) -> Sequence[Any]:
-        """The whole answer of an index, of which an output of vLLM has `parts`."""
+        """Add the `parts` in an output of vLLM to the answer of this index; returns the answer so far."""
         if not self._is_delta:
             return parts
         self._parts[index] += parts
@@ -26,7 +26,7 @@ class _Answers:
 
 
 class CutAnswers:
-    """Looks for answers that a stop text of the request ends before they satisfy its constraint, a kind and a text."""
+    """Detects answers that a stop text ends before the request's constraint, a kind and a text, is satisfied."""
 
     def __init__(self, params: Any, constraint: tuple[str, str], is_satisfied: IsSatisfied) -> None:
         self._constraint = constraint
@@ -37,7 +37,7 @@ class CutAnswers:
         """Check an output of vLLM.
 
         Raises:
-            VLLMValidationError: it ends an answer that does not satisfy the constraint.
+            VLLMValidationError: the output ends an answer that does not satisfy the constraint.
         """
         from vllm.exceptions import VLLMValidationError
 
@@ -48,15 +48,15 @@ class CutAnswers:
             if not await self._is_satisfied(*self._constraint, "".join(texts)):
                 raise VLLMValidationError(
                     f"The stop text {one.stop_reason[:40]!r} occurs in the answer before the answer satisfies its "
-                    "constraint; leave it out.",
+                    "constraint; leave the stop text out.",
                     parameter="stop",
                 )
 
 
 class UnendedReasoning:
-    """Looks for answers that end while the model still reasons: until then, vLLM applies no constraint.
+    """Detects answers that end while the model reasons, when vLLM does not apply constraints yet.
 
-    The AsyncLLM has a reasoning parser, which gets `parser_arguments` for the request.
+    `parser_arguments` are the request's for the AsyncLLM's reasoning parser.
     """
 
     def __init__(self, params: Any, engine: Any, parser_arguments: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ class UnendedReasoning:
         """Check an output of vLLM.
 
         Raises:
-            VLLMValidationError: it ends an answer that was not constrained.
+            VLLMValidationError: the output ends an answer that was not constrained.
         """
         from vllm.exceptions import VLLMValidationError
 
@@ -86,7 +86,7 @@ class UnendedReasoning:
                 continue
             if not self._parser.is_reasoning_end([*(output.prompt_token_ids or ()), *tokens]):
                 raise VLLMValidationError(
-                    "The model ended its answer while it reasoned, so that the constraint was not applied. Switch "
-                    "reasoning off, or constrain it as well: "
+                    "The model ended its answer while it reasoned, before the constraint applied. Switch reasoning "
+                    "off, or constrain the reasoning as well: "
                     "`engine_kwargs: {structured_outputs_config: {enable_in_reasoning: true}}`.",
                 )

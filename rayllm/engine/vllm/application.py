@@ -1,4 +1,4 @@
-"""vLLM's own OpenAI application on an engine."""
+"""Makes vLLM's OpenAI application on an engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make_server_arguments(arguments: VllmArguments) -> Namespace:
     """The flat namespace of arguments that vLLM's application reads.
 
     Raises:
-        ConfigError: a tool or reasoning parser is unknown; the message lists the known ones.
+        ConfigError: a tool or reasoning parser is unknown; the message lists the known parsers.
     """
     from vllm.reasoning import ReasoningParserManager
     from vllm.tool_parsers import ToolParserManager
@@ -48,7 +48,7 @@ def _check_known(key: str, name: str | None, known: list[str]) -> None:
 
 
 async def make_server(engine: Any, arguments: Namespace) -> Any:
-    """vLLM's FastAPI application on `engine`. Once per process: vLLM keeps its routers in module globals."""
+    """Make vLLM's FastAPI application on `engine`. Call once per process: vLLM keeps routers in module globals."""
     tasks = await engine.get_supported_tasks()
     app = moved_names.load("build_app")(arguments, tasks, engine.model_config)
     await moved_names.load("init_app_state")(engine, app.state, arguments, tasks)
@@ -66,7 +66,7 @@ def paths(server: Any) -> frozenset[str]:
 
 
 def own_chat_template(engine: Any) -> str | None:
-    """The chat template that vLLM finds with the model for requests without tools; a processor's takes precedence."""
+    """The chat template of the model's processor or tokenizer for requests without tools; None without a template."""
     from vllm.renderers.hf import resolve_chat_template
 
     tokenizer = engine.get_tokenizer()
@@ -78,7 +78,7 @@ def own_chat_template(engine: Any) -> str | None:
 
 
 def pass_anthropic_errors(server: Any) -> None:
-    """Pass errors of the chat below Anthropic's API on to its clients."""
+    """Have Anthropic's API, which is built on vLLM's chat, return the chat's errors."""
     if serving := getattr(server.state, "anthropic_serving_messages", None):
         _return_errors(serving, "create_messages")
         _return_errors(serving, "count_tokens")
@@ -86,7 +86,7 @@ def pass_anthropic_errors(server: Any) -> None:
 
 
 def _return_errors(serving: Any, name: str) -> None:
-    """Have a method return client errors as vLLM's error objects. vLLM before 0.28 takes them for its own failures."""
+    """Have a method return client errors as vLLM's error objects; vLLM before 0.28 answers with status 500."""
     original = getattr(serving, name)
 
     async def answer(*args: Any) -> Any:
@@ -101,7 +101,7 @@ def _return_errors(serving: Any, name: str) -> None:
 
 
 def _pass_stream_errors(serving: Any) -> None:
-    """Pass errors in a chat stream through vLLM's converter to Anthropic's events, which cannot parse them."""
+    """Pass errors in a chat stream around vLLM's converter to Anthropic's events, which cannot parse errors."""
     original = serving.message_stream_converter
 
     async def converted(chunks: AsyncIterator[str]) -> AsyncIterator[str]:

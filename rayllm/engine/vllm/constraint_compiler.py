@@ -1,4 +1,4 @@
-"""Compiling constraints with guidance in the replica, as the engine will, to find their faults."""
+"""Compiles constraints with guidance in the replica, before the engine does, to find faults."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 from functools import cached_property
 from typing import Any
 
-# Tokens to try: some grammars compile, and then have no first token, or run into guidance's limits.
+# Tokens to try: some grammars compile, but have no first token, or run into guidance's limits.
 _STEPS = 16
 _ALLOWED = 200
 
 
 class ConstraintCompiler:
-    """Compiles with guidance, in threads: it leaves the interpreter to others, and its work is limited by its fuel.
+    """Compiles with guidance in threads: guidance releases the interpreter, and limits its own work.
 
     Kinds of constraints are names of StructuredOutputOptions, in lower case.
     """
@@ -29,7 +29,7 @@ class ConstraintCompiler:
         return GuidanceBackend(config, tokenizer=self._engine.get_tokenizer(), vocab_size=vocabulary)
 
     async def find_fault(self, kind: str, text: str) -> str | None:
-        """What is wrong with a constraint, as a phrase; None if it can be compiled and has a first token."""
+        """A phrase for the fault of a constraint; None if the constraint can be compiled and has a first token."""
         return await asyncio.to_thread(self._find_fault, kind, text)
 
     async def is_satisfied(self, kind: str, text: str, answer: str) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from rayllm.core.token_log import TokenGroup, TokenLog, tokens_of
 from rayllm.engine.vllm.resumed_grammars import GENERATED, are_resumed
 
-# Tokens with a bias that vLLM's runner for GPUs takes in a request.
+# The highest number of biased tokens in a request that vLLM's runner for GPUs takes.
 _MAX_BIASES = 1024
 
 
@@ -58,7 +58,7 @@ def _log_outputs(engine: Any, token_log: Callable[[], TokenLog | None]) -> None:
 
 
 def _starts_with_grammar(engine: Any) -> bool:
-    """Whether a grammar holds from the first token: with a reasoning parser it holds from the end of the reasoning."""
+    """Whether a grammar applies from the first token, rather than from the end of the reasoning."""
     config = engine.vllm_config.structured_outputs_config
     return not config.reasoning_parser or bool(config.enable_in_reasoning)
 
@@ -66,8 +66,8 @@ def _starts_with_grammar(engine: Any) -> bool:
 def _is_continuable(params: Any, resumes_grammar: bool, takes_biases: bool) -> bool:
     """Whether an engine that gets the prompt and the first tokens continues as if it had generated the tokens itself.
 
-    `repetition_penalty` is for tokens of the prompt, too; the other penalties count generated ones only. Biases stand
-    in for `frequency_penalty`, unless `repetition_penalty` would scale them.
+    `repetition_penalty` counts the prompt's tokens, too; the other penalties only count generated tokens. Biases
+    replace `frequency_penalty`, unless `repetition_penalty` would scale the biases.
     """
     can_be_biases = takes_biases and params.repetition_penalty == 1
     has_penalties = params.presence_penalty or (params.frequency_penalty and not can_be_biases)
@@ -83,7 +83,7 @@ def _has_grammar(params: Any) -> bool:
 
 def _append(log: TokenLog, output: Any) -> None:
     stop = output.stop_reason
-    # A text that stops the reply is found again in the tokens.
+    # vLLM finds a stop text again when the tokens are repeated.
     reason = "" if isinstance(stop, str) else output.finish_reason or ""
     if reason == "abort":
         # The engine is being stopped; a client that leaves ends the generator before it sees this.
@@ -121,7 +121,7 @@ async def _continue(engine: Any, request: Any, queue: Any, groups: list[TokenGro
 
 
 async def _repeat(processor: Any, request_id: str, queue: Any, groups: list[TokenGroup]) -> bool:
-    """Have the outputs processed as if the engine had generated them now. Returns whether more tokens are wanted."""
+    """Process the groups like output of the engine; returns whether the reply needs more tokens."""
     from vllm.v1.engine import EngineCoreOutput, FinishReason
 
     reasons = {"": None, "stop": FinishReason.STOP, "length": FinishReason.LENGTH}
@@ -146,10 +146,10 @@ async def _repeat(processor: Any, request_id: str, queue: Any, groups: list[Toke
 
 
 def _remaining(request: Any, tokens: list[int]) -> Any:
-    """The request for the tokens that are still to be generated.
+    """The request for the remaining tokens of a reply that begins with `tokens`.
 
     Raises:
-        ValueError: it would need more biases than vLLM takes.
+        ValueError: the request would need more biases than vLLM takes.
     """
     params = request.sampling_params.clone()
     params.max_tokens -= len(tokens)
@@ -165,8 +165,8 @@ def _remaining(request: Any, tokens: list[int]) -> Any:
 
 
 def _with_penalties(bias: dict[int, float], penalty: float, tokens: list[int]) -> dict[int, float]:
-    """A request's `logit_bias` with what `frequency_penalty` takes from the logits of the tokens generated so far."""
+    """A request's `logit_bias` with the `frequency_penalty` of the tokens generated so far."""
     penalized = bias | {token: bias.get(token, 0.0) - penalty * count for token, count in Counter(tokens).items()}
     if len(penalized) > _MAX_BIASES:
-        raise ValueError(f"The stream would go on with {len(penalized)} biased tokens; vLLM takes {_MAX_BIASES}.")
+        raise ValueError(f"The stream would continue with {len(penalized)} biased tokens; vLLM takes {_MAX_BIASES}.")
     return penalized

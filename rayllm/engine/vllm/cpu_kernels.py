@@ -1,6 +1,6 @@
-"""Replaces Triton's kernels with CPU versions when it is imported, in the process that engines are forked from.
+"""Replaces Triton's kernels with CPU versions. The fork server imports this module before it forks engines.
 
-vLLM does so in each engine, and searches all imported modules for references to the kernels.
+vLLM itself would search all imported modules for references to the kernels in each engine.
 """
 
 from __future__ import annotations

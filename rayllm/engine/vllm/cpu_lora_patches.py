@@ -2,8 +2,8 @@
 
 vLLM imports this module in each worker, as `worker_extension_cls`; the import applies the patches.
 
-- In a batch, -1 marks a token without an adapter. The CPU kernels use it as an index, that of the last slot: once all
-  slots are taken, requests to the base model would be answered with whatever adapter is in there.
+- In a batch, -1 marks a token without an adapter. The CPU kernels use -1 as an index: if the engine has as many
+  adapters as it has room for, they would apply the last adapter to requests for the base model.
 - Prompt log-probabilities need the logits of all prompt tokens at once, but the CPU backend has one adapter index per
   sequence: with two sequences in a batch the shapes differ, and the error ends the engine.
 """
@@ -24,7 +24,7 @@ Kernel = Callable[..., None]
 
 
 def _skip_base_tokens(kernel: Kernel) -> Kernel:
-    """Wrap a kernel so that it ignores tokens without an adapter."""
+    """Wrap a kernel to ignore tokens without an adapter."""
 
     @wraps(kernel)
     def masked(inputs: Any, weights: Any, output: Any, indices: Any, *args: Any, **kwargs: Any) -> None:
@@ -38,7 +38,7 @@ def _skip_base_tokens(kernel: Kernel) -> Kernel:
 
 for _name in ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice"):
     _masked = _skip_base_tokens(getattr(lora_ops, _name))
-    # The prompt kernels call these through the module, the wrapper through names of its own.
+    # The prompt kernels find these in the module, PunicaWrapperCPU in its own module.
     for _holder in (lora_ops, punica_cpu):
         setattr(_holder, _name, _masked)
 

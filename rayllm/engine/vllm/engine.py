@@ -23,7 +23,7 @@ from rayllm.engine.vllm.errors import one_line
 
 logger = logging.getLogger(__name__)
 
-# What every engine's process imports.
+# The imports of every engine process.
 _ENGINE_MODULES = (
     "vllm.v1.engine.core",
     "vllm.v1.executor.uniproc_executor",
@@ -31,15 +31,15 @@ _ENGINE_MODULES = (
     # After all modules that refer to the kernels.
     "rayllm.engine.vllm.cpu_kernels",
 )
-# Imported by engines at startup, and by their sandboxes. Not installed with every version or on every platform.
+# Imported by engines and sandboxes, but not installed with every version or on every platform.
 _OPTIONAL_MODULES = ("compressed_tensors", "xgrammar")
 _UNSUPPORTED = re.compile(r"architectures? \[([^\]]*)\]")
 
 
 def cpu_fork_context() -> ForkContext | None:
-    """The context of engines' processes on a CPU, whose server imports vLLM from now on; None if they are spawned.
+    """The context that forks engine processes on a CPU, from a server that imports vLLM in the background.
 
-    Call it when the environment is as vLLM wants it.
+    Call after the environment for vLLM is set. None if this platform spawns processes.
     """
     if not forking.is_supported():
         return None
@@ -50,23 +50,24 @@ def cpu_fork_context() -> ForkContext | None:
 
 
 def import_vllm() -> None:
-    """Import vLLM. Takes seconds of CPU, a quarter less without garbage collections, which find nothing meanwhile."""
+    """Import vLLM, which takes seconds."""
+    # Garbage collections would take a quarter of the time, and find nothing.
     gc.disable()
     try:
         import vllm.v1.engine.async_llm  # noqa: F401
 
         moved_names.load("build_app")
     finally:
-        # What was imported stays, and need not be visited again.
+        # Later collections need not visit the imported objects.
         gc.freeze()
         gc.enable()
 
 
 def check_version() -> None:
-    """Check that RayLLM takes the installed vLLM; log a warning about one that is newer than those it was tested on.
+    """Check that RayLLM supports the installed vLLM; log a warning about a version newer than the tested versions.
 
     Raises:
-        ConfigError: it is too old.
+        ConfigError: the installed vLLM is too old.
     """
     vllm = installed_version()
     if vllm is None:
@@ -99,8 +100,8 @@ def make_engine_config(arguments: VllmArguments) -> Any:
 def inspected_in_process() -> Iterator[None]:
     """Have vLLM import a model's module in this process while the block runs, if the engine is on a CPU.
 
-    vLLM imports it in a process of its own, because the import may initialize CUDA. That process first imports all of
-    vLLM, for several seconds. The result is cached on disk, but not where each replica starts in a new container.
+    vLLM uses a new process, because the import may initialize CUDA. That process imports all of vLLM, for several
+    seconds. vLLM caches the result on disk, which does not help replicas in new containers.
     """
     from vllm.model_executor.models import registry
     from vllm.platforms import current_platform
@@ -117,7 +118,7 @@ def inspected_in_process() -> Iterator[None]:
 
 
 def _hint(error: Exception) -> str:
-    """What to do about an error that vLLM explains only in its log."""
+    """The remedy for an error that vLLM explains only in its log; "" if unknown."""
     if "failed to be inspected" in str(error) and find_spec("torchvision") is None:
         return " Models that take images need torchvision, which the CPU build comes without: see docs/installation.md."
     if listed := _UNSUPPORTED.search(str(error)):
@@ -132,7 +133,7 @@ def engine_arguments(arguments: VllmArguments) -> Any:
 
     values = dict(arguments.engine)
     if isinstance(values.get("structured_outputs_config"), dict):
-        # vLLM writes to this one before it converts mappings to objects.
+        # vLLM writes to this value before it converts mappings to objects.
         values["structured_outputs_config"] = StructuredOutputsConfig(**values["structured_outputs_config"])
     return AsyncEngineArgs(**values)
 
@@ -140,20 +141,23 @@ def engine_arguments(arguments: VllmArguments) -> Any:
 def start_engine(
     config: Any, arguments: VllmArguments, exports_to_ray: bool = False, context: ForkContext | None = None
 ) -> Any:
-    """Start the engine and load the weights. Blocks until it is ready; returns an AsyncLLM.
+    """Start the engine and load the weights. Blocks until the engine is ready; returns an AsyncLLM.
 
-    `config` was made of `arguments`. `context` forks the engine's process, unless vLLM binds it to a memory node; None
-    spawns it.
+    Args:
+        config: vLLM's engine configuration for `arguments`.
+        arguments: vLLM's arguments.
+        exports_to_ray: whether Ray's exporter gets the engine's metrics.
+        context: forks the engine's process, unless vLLM binds processes to memory nodes; None spawns the process.
 
     Raises:
-        EngineError: the engine's process failed; it has logged the cause itself.
+        EngineError: the engine's process failed, and has logged the cause.
     """
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
 
     from rayllm.engine.vllm.stat_loggers import stat_loggers
 
-    # A process without a GPU of its own may have cached "no device" when vLLM was imported.
+    # A process without a GPU may have cached "no device" when it imported vLLM.
     clear = getattr(getattr(current_platform, "get_device_capability", None), "cache_clear", None)
     if clear:
         clear()
@@ -164,7 +168,7 @@ def start_engine(
                 config,
                 enable_log_requests=arguments.engine.get("enable_log_requests", False),
                 disable_log_stats=disable_log_stats,
-                # vLLM collects stats for any logger that it is given, whatever `disable_log_stats` says.
+                # With loggers, vLLM would collect stats despite `disable_log_stats`.
                 stat_loggers=None if disable_log_stats else stat_loggers(exports_to_ray),
             )
     except Exception as error:
@@ -189,14 +193,14 @@ def _forked_processes(config: Any, context: ForkContext | None) -> Iterator[None
 
 
 def input_modalities(engine: Any) -> list[str]:
-    """What prompts may be made of: `text`, and `image`, `audio` or `video` where the model takes it."""
+    """The content of prompts that the model takes: `text`, and `image`, `audio` or `video`."""
     processor = engine.renderer.mm_processor
     limits = processor.info.allowed_mm_limits if processor else {}
     return ["text", *sorted(modality for modality, limit in limits.items() if limit)]
 
 
 async def generate_one(engine: Any) -> None:
-    """Generate one token for an arbitrary prompt of one token, sampled as most clients want it."""
+    """Generate one token for an arbitrary prompt, with the sampling parameters of most clients."""
     from vllm.sampling_params import SamplingParams
 
     sampling = SamplingParams(max_tokens=1, top_p=0.9, top_k=10)
@@ -211,22 +215,19 @@ def process_ids(engine: Any) -> list[int]:
 
 
 def cache_environment() -> None:
-    """Cache the values of vLLM's environment variables, as vLLM itself does in the engine's process."""
+    """Cache the values of vLLM's environment variables, as vLLM does in the engine's process."""
     from vllm.envs import enable_envs_cache
 
     enable_envs_cache()
 
 
 def kv_use() -> float:
-    """Share of the KV cache used by requests, without blocks cached for later ones.
-
-    From vLLM's own metric, so 0 with `disable_log_stats`.
-    """
+    """The share of the KV cache in use by requests, without cached prefixes; 0 with `disable_log_stats`."""
     return max(_samples("vllm:kv_cache_usage_perc"), default=0.0)
 
 
 def generated_tokens() -> int:
-    """Tokens generated since the engine started; 0 with `disable_log_stats`."""
+    """The number of tokens generated since the engine's start; 0 with `disable_log_stats`."""
     return int(sum(_samples("vllm:generation_tokens_total")))
 
 

@@ -1,4 +1,4 @@
-"""Environment variables that vLLM reads at import."""
+"""Sets the environment variables that vLLM reads at import."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from rayllm.engine.process import parent_watch
 def prepare_environment(extra_stop_strings: int, gpu_share: float = 0) -> None:
     """Set the environment variables that vLLM reads. Call before vLLM is imported.
 
-    The configuration adds `extra_stop_strings` to each request, on top of the client's; each worker's bundle has
-    `gpu_share` of a GPU.
+    Args:
+        extra_stop_strings: stop texts that the configuration adds to the client's.
+        gpu_share: share of a GPU in each worker's bundle.
     """
     parent_watch.mark_as_parent()
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -25,5 +26,5 @@ def prepare_environment(extra_stop_strings: int, gpu_share: float = 0) -> None:
 
 
 def max_stop_strings() -> int:
-    """Most texts at which one request may stop."""
+    """The highest number of stop texts of a request."""
     return int(os.environ.get("VLLM_MAX_STOP_STRINGS", "4"))

@@ -1,4 +1,4 @@
-"""vLLM's exceptions, mapped to ours and to OpenAI's error objects."""
+"""Maps vLLM's exceptions to RayLLM's and to OpenAI's error objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rayllm.engine.vllm.request_validation import describe_validation_error
 
 
 def describe_exceptions() -> None:
-    """Have vLLM's error objects describe exceptions as `message_of` does, wherever vLLM makes them."""
+    """Have all error objects of vLLM describe exceptions as `message_of` does."""
     original = moved_names.load("create_error_response")
 
     @wraps(original)
@@ -35,7 +35,7 @@ def describe_exceptions() -> None:
 
 
 def message_of(error: BaseException) -> tuple[str, str | None]:
-    """What an exception says to a client, and the field at fault if it names one."""
+    """The message of an exception for clients, and the field at fault, if known."""
     if isinstance(error, ValidationError):
         return describe_validation_error(error)
     param = getattr(error, "parameter", None)
@@ -58,7 +58,7 @@ def error_object(error: BaseException) -> dict[str, Any] | None:
 
 @contextmanager
 def request_errors() -> Iterator[None]:
-    """Map what vLLM raises for one request to our exceptions."""
+    """Map vLLM's exceptions in the block to RayLLM's."""
     from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
     try:
@@ -93,7 +93,7 @@ def http_error(message: str, status: int) -> Exception:
 
 
 def _is_http_error(error: BaseException) -> bool:
-    """Whether it is one of `http_error`."""
+    """Whether `http_error` made the exception."""
     if moved_names.has("GracefulHTTPError"):
         return isinstance(error, moved_names.load("GracefulHTTPError"))
     status = getattr(error, "status_code", HTTPStatus.INTERNAL_SERVER_ERROR)
@@ -101,7 +101,7 @@ def _is_http_error(error: BaseException) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """The error's text on one line, at most 2,000 characters."""
+    """The text of an exception on one line, at most 2,000 characters."""
     return _shortened(str(error))
 
 

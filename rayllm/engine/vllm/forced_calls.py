@@ -1,4 +1,4 @@
-"""Forced calls of tools, whose arguments vLLM leaves free unless a tool is `strict`."""
+"""Constrains the arguments of forced tool calls, which vLLM leaves free unless a tool is `strict`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-# vLLM's parser for Mistral makes grammars of its own, in a module that has moved.
+# vLLM's parser for Mistral makes its own grammars. Its module has moved.
 _MISTRAL = (("vllm.parser.mistral", "MistralParser"), ("vllm.tool_parsers.mistral_tool_parser", "MistralToolParser"))
 
 
@@ -42,7 +42,7 @@ def _with_strict_request(adjust: Callable[..., Any]) -> Callable[..., Any]:
         tools = request.tools
         if not tools or not _forces(request.tool_choice):
             return adjust(self, request)
-        # The prompt may be made of the tools, so they stay as the client sent them.
+        # The tools may be in the prompt, so the request keeps them as the client sent them.
         request.tools = [_strict(tool) for tool in tools]
         try:
             return adjust(self, request)
@@ -57,7 +57,7 @@ def _forces(tool_choice: Any) -> bool:
 
 
 def _strict(tool: Any) -> Any:
-    """A copy of a function tool of Chat Completions or of the Responses API with `strict` set; others as they are."""
+    """A tool with `strict` set, if the tool is a function of Chat Completions or the Responses API."""
     function = getattr(tool, "function", None)
     if function is not None:
         return tool.model_copy(update={"function": function.model_copy(update={"strict": True})})

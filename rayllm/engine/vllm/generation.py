@@ -13,7 +13,7 @@ from rayllm.engine.vllm.request_validation import lenient_validator
 
 @dataclass(frozen=True)
 class Prompt:
-    """Text or token ids, with images. `is_rendered` marks text whose template has written the special tokens."""
+    """Text or token ids, with images. `is_rendered` marks text of a chat template, with its special tokens."""
 
     text: str = ""
     token_ids: list[int] | None = None
@@ -48,10 +48,10 @@ def _completion_validator() -> Any:
 async def generate(engine: Any, prompt: Prompt, request: Any, request_id: str, lora: Any, detokenize: bool) -> Any:
     """Generate for one prompt and a `completion_request`; returns vLLM's final RequestOutput.
 
-    Without `detokenize`, the answer has a text only where a stop is one.
+    Without `detokenize`, the answer has a text only for a stop text.
 
     Raises:
-        RequestError: vLLM refuses it.
+        RequestError: vLLM refuses the request.
         EngineError: the engine died.
     """
     defaults = engine.model_config.get_diff_sampling_param()
@@ -74,7 +74,7 @@ async def pool(
     """Pool one prompt; returns the vector and the number of prompt tokens.
 
     Raises:
-        RequestError: vLLM refuses it.
+        RequestError: vLLM refuses the request.
         EngineError: the engine died.
     """
     from vllm.pooling_params import PoolingParams

@@ -1,8 +1,8 @@
-"""The grammar backend of engines: guidance, and xgrammar for what guidance does not read.
+"""The grammar backend of engines: guidance, and xgrammar for structural tags and EBNF.
 
-vLLM has one backend an engine. guidance enforces all of a JSON schema or refuses it, while xgrammar drops keywords; but
-only xgrammar reads the structural tags that vLLM makes of tools, and EBNF. So the engines of RayLLM have both behind
-guidance's name: their masks have the same form.
+vLLM has one backend an engine. guidance enforces or refuses a JSON schema, while xgrammar drops keywords; but only
+xgrammar reads EBNF and the structural tags that vLLM makes of tools. So RayLLM's engines have both behind guidance's
+name: the masks of both have the same form.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ GUIDANCE, XGRAMMAR = "guidance", "xgrammar"
 
 
 def backend_of(kind: str, text: str) -> str:
-    """The backend for a constraint, whose kind is of StructuredOutputOptions in lower case, in an engine with both."""
+    """The backend for a constraint's kind, a name of StructuredOutputOptions in lower case, and text."""
     from vllm.v1.structured_output.utils import grammar_is_likely_lark
 
     if kind == "structural_tag" or (kind == "grammar" and not grammar_is_likely_lark(text)):
@@ -30,7 +30,7 @@ def takes_guidance(tokenizer: Any) -> bool:
 
 
 def join_backends() -> None:
-    """Have engines of this process, and the validation of requests, use both backends under the name of guidance."""
+    """Have engines and the validation of requests in this process use both backends under guidance's name."""
     from vllm.v1 import structured_output
     from vllm.v1.structured_output import backend_guidance, backend_xgrammar
     from vllm.v1.structured_output.request import get_structured_output_key
@@ -64,7 +64,7 @@ def _joint_backend() -> type:
             return ClosedGrammar(grammar.ll_matcher, grammar.ll_tokenizer, grammar.vocab_size)
 
     class ClosedGrammar(GuidanceGrammar):  # type: ignore[misc]
-        """A grammar that fails where guidance's own allows the end of the text: when it has run into a limit."""
+        """A grammar that fails at guidance's limits, where guidance's own grammar allows the end of the text."""
 
         def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
             return bool(super().accept_tokens(request_id, tokens)) and not self.ll_matcher.is_error()

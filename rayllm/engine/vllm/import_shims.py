@@ -1,4 +1,4 @@
-"""Compatibility shims: old import paths of vLLM, for users' guided decoding backends and tool parser plugins."""
+"""Makes old import paths of vLLM work, for users' guided decoding backends and tool parser plugins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-# Old module → modules that have its names today. Of the first, which was split by API, the most used come first.
+# Old module → modules with its names today, the most used first.
 _MOVED_MODULES = {
     "vllm.entrypoints.openai.protocol": (
         "vllm.entrypoints.openai.chat_completion.protocol",
@@ -40,7 +40,7 @@ _RENAMED_NAMES = {"vllm.transformers_utils.tokenizer": {"AnyTokenizer": "Tokeniz
 
 
 def install() -> None:
-    """Make old paths resolve in this process, except those that vLLM still has. Imports vLLM."""
+    """Make vLLM's old import paths work in this process. Imports vLLM."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         # Last, so that existing modules win.
         sys.meta_path.append(_Finder())
@@ -63,7 +63,7 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def _resolve(module: str, name: str) -> Any:
-    """A name of an old module; Python turns the AttributeError of `from … import` into an ImportError."""
+    """A name of an old module. Python turns the AttributeError of `from … import` into an ImportError."""
     if not name.startswith("_"):
         today = _RENAMED_NAMES.get(module, {}).get(name, name)
         for part in _MOVED_MODULES[module]:

@@ -1,7 +1,7 @@
-"""What vLLM's workers say of an adapter before they load it: which of its tensors their modules would take.
+"""Checks in vLLM's workers which tensors of an adapter the model's modules would take.
 
-vLLM loads an adapter whose names match no module without a word, and copies one that is too small into a corner of
-the module. Only the workers know: each has its own part of the model, and the model renames what a file holds.
+vLLM silently loads an adapter whose names match no module, and copies a tensor that is too small into a corner of the
+module. Only workers can check this: each has a part of the model, and the model renames the tensors of a file.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from vllm.lora.lora_model import LoRAModel
 from vllm.lora.utils import is_base_embedding_weights, parse_fine_tuned_lora_name
 
 Sizes = tuple[int, int]
-"""The features that go into a module and come out of it; 0 where unknown."""
+"""The numbers of input and output features of a module; 0 for an unknown number."""
 
 
 class LoraWorker:
     """vLLM mixes this class into its workers, as `worker_extension_cls`."""
 
     def check_lora_tensors(self: Any, shapes: dict[str, list[int]]) -> dict[str, Any]:
-        """Say what this worker would do with the tensors of an adapter; see `check_tensors`."""
+        """Check an adapter's tensors, given by name and shape; see `check_tensors`."""
         return check_tensors(self.model_runner.lora_manager._adapter_manager, shapes)
 
 
 def check_tensors(manager: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """What a worker, by its LoRAModelManager, would do with the tensors of an adapter, whose shapes are given by name.
+    """What a worker, given its LoRAModelManager, would do with an adapter's tensors, given their shapes by name.
 
     Returns:
-        `applied`, the names of tensors that the worker applies, each with the size that it should have, or 0 if it
-        fits; `skipped`, those that vLLM skips on purpose; `missing`, a module that is needed beside others in the file,
-        or an empty text; and `examples`, for each last part of a name, a module that takes adapters.
+        applied: the tensors that the worker applies; for each the size that it should have, or 0 if it fits.
+        skipped: the tensors that vLLM skips on purpose.
+        missing: a module that vLLM needs beside others in the file; "" for none.
+        examples: for each last part of a module's name, a module that takes adapters.
     """
     sizes = _module_sizes(manager)
     mapper = _rename_mapper(manager.model)
@@ -59,7 +60,7 @@ def check_tensors(manager: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str
 
 
 def _rename_mapper(model: Any) -> Any:
-    """What renames an adapter's tensors to the model's modules, as vLLM's workers do; None if nothing does."""
+    """vLLM's mapper from the tensors of an adapter to the model's modules; None if the names are the same."""
     mapper = getattr(model, "hf_to_vllm_mapper", None)
     if mapper is None:
         return None
@@ -68,7 +69,7 @@ def _rename_mapper(model: Any) -> Any:
 
 
 def _side(name: str, mapper: Any) -> tuple[str, bool] | None:
-    """The module that a tensor is for, and whether it is the tensor's lora_A; None if vLLM reads no LoRA tensor."""
+    """The module of a tensor, and whether the tensor is the lora_A; None for a tensor that is not of LoRA."""
     try:
         return parse_fine_tuned_lora_name(name, mapper) if ".lora_" in name else None
     except ValueError:
@@ -76,7 +77,7 @@ def _side(name: str, mapper: Any) -> tuple[str, bool] | None:
 
 
 def _wanted_size(module: str, is_a: bool, sizes: Sizes, shape: Sequence[int]) -> int:
-    """The features that a tensor of the module should have; 0 if it has them, or they are unknown."""
+    """The number of features that a tensor of the module should have; 0 if the tensor fits, or if unknown."""
     wanted, found = (sizes[0], shape[1]) if is_a else (sizes[1], shape[0])
     # Tokens that only pad the vocabulary need no row.
     fits = found == wanted or (not is_a and "lm_head" in module and found < wanted)
@@ -84,7 +85,7 @@ def _wanted_size(module: str, is_a: bool, sizes: Sizes, shape: Sequence[int]) ->
 
 
 def _module_sizes(manager: Any) -> dict[str, Sizes]:
-    """The modules that take adapters, as files name them once they are renamed, in the model's order."""
+    """The sizes of the modules that take adapters, by the renamed names of files, in the model's order."""
     sizes: dict[str, Sizes] = {}
     for name, layer in manager.modules.items():
         parts = _parts(manager, name, layer)
@@ -96,7 +97,7 @@ def _module_sizes(manager: Any) -> dict[str, Sizes]:
 
 
 def _parts(manager: Any, name: str, layer: Any) -> list[str]:
-    """The modules in a file that one layer of vLLM is made of."""
+    """The modules of a file that make up a layer of vLLM."""
     if isinstance(layer, FusedMoE3DWithLoRA):
         # As PEFT calls them: gate and up, and down.
         return [f"{name}.base_layer", name]
@@ -141,7 +142,7 @@ def _expert_sizes(layer: Any, count: int) -> list[Sizes]:
 
 
 def _missing(manager: Any, modules: Set[str]) -> str:
-    """A part of a layer's experts that is not among `modules` while others are: vLLM takes all of them, or none."""
+    """A part of a layer's experts that `modules` lacks beside other parts; "" if no part or all parts are missing."""
     experts = ((name, layer) for name, layer in manager.modules.items() if isinstance(layer, FusedMoEWithLoRA))
     for parts in (_parts(manager, name, layer) for name, layer in experts):
         absent = [part for part in parts if part not in modules]

@@ -1,6 +1,6 @@
-"""Media that a model's file does not allow: refused as a fault of the request, in words for clients.
+"""Refuses media that a model's file does not allow, with messages for clients.
 
-vLLM addresses the server's operator, and takes a local file for a failure of its own.
+vLLM's messages address the server's operator, and for a local file, vLLM answers with status 500.
 """
 
 from __future__ import annotations

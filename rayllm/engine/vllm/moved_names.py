@@ -1,7 +1,4 @@
-"""Private names of vLLM that moved between its versions, and the module that has each in the installed one.
-
-A version newer than all in the table is taken to be like the newest.
-"""
+"""Finds private names of vLLM that moved between versions. Newer versions than the table's count as the newest."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ MOVED_NAMES: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def module_of(name: str, vllm: Version) -> str | None:
-    """The module that has a name in a version of vLLM; None where it is not there yet."""
+    """The module of a name in a version of vLLM; None if the version does not have the name yet."""
     modules = [module for series, module in MOVED_NAMES[name] if vllm.release >= Version(series).release]
     return modules[-1] if modules else None
 
@@ -40,11 +37,11 @@ def has(name: str) -> bool:
 
 
 def load(name: str) -> Any:
-    """Import a name of the table from where the installed vLLM has it.
+    """Import a name of the table from the installed vLLM.
 
     Raises:
-        LookupError: this version does not have it.
-        ImportError: a version that is not in the table has moved it again.
+        LookupError: the installed version does not have the name yet.
+        ImportError: a version newer than the table has moved the name again.
     """
     module = module_of(name, installed_version())
     if module is None:

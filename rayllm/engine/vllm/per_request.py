@@ -1,4 +1,4 @@
-"""Settings of vLLM objects that vary by request, where vLLM has no option for it."""
+"""Varies settings of vLLM objects by request."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 
 def vary_templates(server: Any, choose: Callable[[], str | None]) -> None:
-    """Use the chat template that `choose` returns for the current request; with None, the application's own."""
+    """Use the chat template that `choose` returns for the current request, or for None the application's own."""
     for serving in {id(value): value for value in vars(server.state)["_state"].values()}.values():
         if "chat_template" in getattr(serving, "__dict__", {}):
             _vary(serving, "chat_template", lambda own: choose() or own)
 
 
 def stop_at(engine: Any, token_ids: Callable[[], Collection[int]]) -> None:
-    """Add stop tokens to the current request of any endpoint, as if the model's generation config had them."""
+    """Add stop tokens to every request, in addition to those of the model's generation config."""
 
     def with_stops(fields: dict[str, Any]) -> dict[str, Any]:
         own = fields.get("eos_token_id")
@@ -25,7 +25,7 @@ def stop_at(engine: Any, token_ids: Callable[[], Collection[int]]) -> None:
 
 
 def _vary(holder: Any, name: str, change: Callable[[Any], Any]) -> None:
-    """Pass an attribute of one object through `change` whenever it is read."""
+    """Pass the value of an object's attribute through `change` on every read."""
     own = getattr(holder, name)
     kind = type(holder)
     varied = type(kind.__name__, (kind,), {name: property(lambda self: change(own))})

@@ -1,7 +1,6 @@
-"""What RayLLM does in each process of an engine that it has started.
+"""Prepares each process of an engine: vLLM calls `prepare_process` through the entry point `vllm.general_plugins`.
 
-vLLM calls `prepare_process` there, through the entry point `vllm.general_plugins`. It loads only the plugins that the
-environment variable `VLLM_PLUGINS` lists, if it is set: `rayllm` should be one of them.
+If the environment variable `VLLM_PLUGINS` is set, it must list `rayllm`.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ def prepare_process() -> None:
 
 
 def allow_amx() -> None:
-    """Ask the kernel for the tiles of AMX, on a CPU that has them.
+    """Ask the kernel to allow AMX, on a CPU with AMX.
 
-    vLLM's attention uses them as soon as the processor has them, but a process that has not asked gets SIGILL. oneDNN
-    asks when it multiplies its first large matrices, which the smallest models never do.
+    vLLM's attention uses AMX on every such CPU, but a process that has not asked gets SIGILL. oneDNN asks when it
+    multiplies its first large matrices, which the smallest models never do.
     """
     import torch
     from vllm.platforms import current_platform

@@ -1,4 +1,4 @@
-"""Ids and times in a reply that another replica can reproduce, should it have to continue the reply."""
+"""Makes the ids and times in a reply reproducible for a replica that continues the reply."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from types import SimpleNamespace
 
 from rayllm.core.token_log import TokenLog
 
-# The packages of vLLM that make ids, and say when a reply was created.
+# vLLM's packages that make the ids and the creation times of replies.
 _PACKAGES = ("vllm.entrypoints.", "vllm.tool_parsers.")
 
 
 def make_reproducible(token_log: Callable[[], TokenLog | None]) -> None:
     """Have vLLM take the ids and times in a reply from the reply's log, where there is a log.
 
-    Call it once, after vLLM's application was built.
+    Call once, after vLLM's application was built.
     """
     from vllm.utils import random_uuid
 

@@ -1,4 +1,4 @@
-"""Stats of requests, from vLLM's own bookkeeping."""
+"""Summarizes vLLM's records of requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rayllm.engine.middleware.request_scope import Recording
 
 
 def collect(engine: Any, sequences: Callable[[], list[Any] | None]) -> None:
-    """Collect vLLM's records of a request's sequences, in the list that `sequences` returns if its stats are wanted."""
+    """Add vLLM's records of a request's sequences to the list, if any, that `sequences` returns for the request."""
     processor = engine.output_processor
     add_request = processor.add_request
 
@@ -30,7 +30,7 @@ def collect(engine: Any, sequences: Callable[[], list[Any] | None]) -> None:
 
 @cache
 def _detailed_stats() -> type:
-    """vLLM's stats of a sequence, which also have its slowest gap between tokens and count its preemptions."""
+    """vLLM's class of a sequence's stats, with the slowest gap between tokens and the number of preemptions."""
     from vllm.v1.engine import EngineCoreEventType
     from vllm.v1.metrics.stats import IterationStats, RequestStateStats
 
@@ -61,7 +61,7 @@ def _detailed_stats() -> type:
 
 
 def summarize(recording: Recording) -> RequestStats | None:
-    """The stats of a request; None if it has none, such as one that does not reach the engine."""
+    """The stats of a request; None if the request did not reach the engine."""
     sequences = recording.sequences
     if not sequences:
         return None
@@ -97,9 +97,9 @@ def _finish_reason(sequence: Any, is_finished: bool) -> FinishReason:
 
 
 def _seconds(records: Sequence[Any], loaded_at: float) -> dict[str, Any]:
-    """Seconds of each phase by the monotonic clock, up to now; 0 for phases that have not begun.
+    """Seconds of each phase up to now; 0 for phases that have not begun.
 
-    The first begins at `loaded_at`, when the adapter was loaded, or the request arrived if it has none.
+    The first phase begins at `loaded_at`: when the request arrived, or its adapter was loaded.
     """
     queued, scheduled, first = (
         min((value for record in records if (value := getattr(record, name))), default=0.0)

@@ -1,8 +1,8 @@
-"""Request validation in vLLM's application: lists are validated up to their first error, and nulls are absent values.
+"""Makes vLLM's request validation stop at a list's first error, and take nulls for absent values.
 
-Pydantic collects every error of every entry, for each type that the entry might have, and vLLM returns them all with
-the entries' text: seconds for a request of a few kilobytes. And it refuses a null in most of the fields that a request
-may leave out, while OpenAI's clients send one for each option that is not set.
+Pydantic collects every error of every entry, for each type that the entry might have, and vLLM returns all errors with
+the entries' text: seconds for a request of a few kilobytes. And pydantic refuses nulls in most optional fields, while
+OpenAI's clients send a null for each option that is not set.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_MESSAGE = 500
 
 
 def validate_cheaply(server: FastAPI) -> None:
-    """Patch an application that has not served a request yet."""
+    """Patch vLLM's application before its first request."""
     for route in server.routes:
         if isinstance(route, APIRoute):
             for field in route.dependant.body_params:
@@ -37,8 +37,8 @@ def validate_cheaply(server: FastAPI) -> None:
 
 
 def lenient_validator(schema: Any) -> SchemaValidator:
-    """A validator for a schema in which every list stops at its first error, and nulls are absent values."""
-    # Without prebuilt parts: those collect all errors.
+    """A validator that stops at the first error in a list, and takes nulls for absent values."""
+    # Prebuilt parts collect all errors.
     return SchemaValidator(_lenient(schema), _use_prebuilt=False)
 
 
@@ -51,7 +51,7 @@ def _lenient(schema: Any) -> Any:
     if schema.get("type") in _LISTS:
         return {**copy, "fail_fast": True}
     if schema.get("type") in _OBJECTS and (names := frozenset(_fields_without_null(schema))):
-        # References are to the whole.
+        # References point to the outer schema.
         reference = {"ref": copy.pop("ref")} if "ref" in copy else {}
         function = {"type": "no-info", "function": _without_nulls(names)}
         return {"type": "function-before", "function": function, "schema": copy, **reference}
@@ -68,7 +68,7 @@ def _without_nulls(names: frozenset[str]) -> Callable[[Any], Any]:
 
 
 def _fields_without_null(schema: dict[str, Any]) -> Iterator[str]:
-    """The fields of an object that it may leave out, but that may not be null."""
+    """The optional fields of an object that may not be null."""
     fields = schema["fields"]
     for name, field in fields.items() if isinstance(fields, dict) else ((field["name"], field) for field in fields):
         is_optional = field["schema"]["type"] == "default" or field.get("required") is False
@@ -88,7 +88,7 @@ def _takes_null(schema: dict[str, Any]) -> bool:
 
 
 async def _refuse(request: Request, error: Exception) -> JSONResponse:
-    """vLLM's error reply, without the request's text."""
+    """Reply as vLLM does, but without the request's text."""
     assert isinstance(error, RequestValidationError)  # noqa: S101  (registered for it)
     message, param = describe_errors(error.errors())
     body = {"message": message, "type": "BadRequestError", "param": param, "code": 400}
@@ -101,7 +101,7 @@ def describe_errors(errors: Sequence[Any]) -> tuple[str, str | None]:
     if not details:
         return (str(errors[0]) if errors else "The request is not valid."), None
     sentences = dict.fromkeys(_sentence(error) for error in details[:_MAX_ERRORS])
-    # If a request may have one of several shapes, fields missing from the others are no errors.
+    # If a request may have one of several shapes, fields missing from the other shapes are no errors.
     likely = [error for error in details if error["type"] != "missing"] or details
     params = (path[0] for error in likely if (path := _field_path(error["loc"])))
     return "; ".join(sentences) + ".", _param(details) or next(params, None)
@@ -130,5 +130,5 @@ def _param(errors: Sequence[dict[str, Any]]) -> str | None:
 
 
 def _field_path(location: Sequence[Any]) -> list[str]:
-    """Path of a field in the request, without type names."""
+    """The path of a field in the request, without pydantic's names of types."""
     return [part for part in map(str, location[1:]) if not (("[" in part or "(" in part) and not part.endswith("[]"))]

@@ -1,8 +1,7 @@
-"""Bounds on what a request asks of sampling, checked before the engine has the request.
+"""Limits on sampling parameters, checked before the engine gets the request.
 
-vLLM's second model runner, which GPUs run, has buffers of fixed sizes. It raises in the worker for a request that does
-not fit, and that ends the engine. The bounds hold with the first runner too, so that every model takes the same
-requests.
+vLLM's second model runner, for GPUs, has buffers of fixed sizes, and a request that does not fit ends the engine. The
+limits also apply to the first runner: every model takes the same requests.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-# Seeds are signed in the second runner; each of `n` answers has the next one.
+# Seeds are signed in the second runner; each of `n` answers has the next seed.
 _MAX_SEED = 2**63 - 1
 
 
@@ -54,7 +53,7 @@ def _size(module: str, name: str, default: int) -> int:
 
 
 def limit_sampling(engine: Any) -> None:
-    """Check every request to an engine, once vLLM has added the model's own stops and tokenized the words."""
+    """Check every request to an engine, after vLLM has added the model's stops and tokenized the bad words."""
     limits, processor = sampling_limits(), engine.input_processor
     original = processor.process_inputs
 
@@ -64,7 +63,7 @@ def limit_sampling(engine: Any) -> None:
         return request
 
     async def process_inputs_async(*args: Any, **kwargs: Any) -> Any:
-        # vLLM's own leaves the context behind, which tells the adapter whose stops count.
+        # vLLM's own method loses the context, which has the adapter whose stops count.
         work = partial(copy_context().run, process_inputs, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(processor.renderer._executor, work)
 
@@ -75,10 +74,10 @@ def limit_sampling(engine: Any) -> None:
 
 
 def check_sampling(params: Any, limits: SamplingLimits) -> None:
-    """Check the parameters that the engine is to get; None for a request that samples nothing.
+    """Check the SamplingParams, None for a request that samples nothing, before the engine does.
 
     Raises:
-        VLLMValidationError: they are more than the engine takes; names the field and the limit.
+        VLLMValidationError: names the field and the limit.
     """
     from vllm.exceptions import VLLMValidationError
 
@@ -93,12 +92,12 @@ def check_sampling(params: Any, limits: SamplingLimits) -> None:
 
 
 def _counts(params: Any, limits: SamplingLimits) -> Iterator[tuple[str, str, int, int]]:
-    """Each field with what it has, how many of them, and the limit."""
+    """Each limited field, with the name and the number of its items, and the limit."""
     yield "allowed_token_ids", "entries", len(params.allowed_token_ids or ()), limits.allowed_token_ids
     yield "logit_bias", "entries", len(params.logit_bias or ()), limits.logit_bias
     words = params.bad_words_token_ids or ()
     yield "bad_words", "words, counted with and without a space before them", len(words), limits.bad_words
     yield "bad_words", "tokens in all", sum(map(len, words)), limits.bad_words_tokens
     if params.min_tokens:
-        what = "entries, with those of the model, of which `min_tokens` has to hold back each"
+        what = "entries, including the model's, which `min_tokens` has to suppress"
         yield "stop_token_ids", what, len(params.all_stop_token_ids), limits.stop_token_ids

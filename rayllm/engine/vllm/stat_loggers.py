@@ -1,6 +1,6 @@
-"""vLLM's stat loggers for Prometheus' client and for Ray's exporter, with a bound on the series that adapters have.
+"""vLLM's stat loggers for Prometheus and Ray, with a bound on the series of adapters.
 
-`vllm:lora_requests_info` has a series for each set of adapters that were in one step of the engine.
+`vllm:lora_requests_info` has a series for each set of adapters in a step of the engine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MAX_SETS_OF_ADAPTERS = 100
 
 
 class BoundedStatLogger(PrometheusStatLogger):  # type: ignore[misc]  # vLLM has no types
-    """vLLM's logger for Prometheus' client, which forgets the sets of adapters when there are many."""
+    """vLLM's logger for Prometheus, which clears the sets of adapters at a limit."""
 
     def record(self, *stats: Any, **named: Any) -> None:
         """Record the stats of a step."""
@@ -26,8 +26,8 @@ class BoundedStatLogger(PrometheusStatLogger):  # type: ignore[misc]  # vLLM has
 
 
 def stat_loggers(exports_to_ray: bool) -> list[Callable[..., Any]]:
-    """Factories of an engine's stat loggers: that of Prometheus' client and, if wanted, that of Ray's exporter."""
-    # Each of them unregisters vLLM's metrics from Prometheus' client first, so the one that registers them is last.
+    """Factories of an engine's stat loggers: Prometheus' and, on request, Ray's."""
+    # Each logger first unregisters vLLM's metrics from Prometheus' client, so the logger that registers them is last.
     return [_ray_stat_logger, BoundedStatLogger] if exports_to_ray else [BoundedStatLogger]
 
 

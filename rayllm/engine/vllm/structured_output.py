@@ -1,4 +1,4 @@
-"""Structured output in vLLM: what its grammar backend sees and can enforce."""
+"""Structured output in vLLM: the choice of the grammar backend, and checks of constraints and answers."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def grammar_vocabulary(engine: Any) -> str | None:
 
 
 def server_options(engine: Any) -> Options:
-    """The options of `structured_outputs` that the server has for all requests."""
+    """The server's options of `structured_outputs`, for all requests."""
     config = engine.vllm_config.structured_outputs_config
     return Options(None, config.disable_any_whitespace, config.disable_additional_properties)
 
 
 def choose_backend(config: Any) -> None:
-    """Take xgrammar, in an engine's configuration, for a model whose tokenizer guidance does not read."""
+    """Choose xgrammar, in an engine's configuration, for a tokenizer that guidance does not read."""
     from vllm.tokenizers import cached_tokenizer_from_config
 
     structured = config.structured_outputs_config
@@ -53,16 +53,15 @@ def choose_backend(config: Any) -> None:
 
 
 def backend_of(engine: Any) -> Callable[[str, str], str]:
-    """A function that returns the backend by which an engine enforces a kind of constraint with a text."""
+    """A function that returns an engine's backend for the kind and the text of a constraint."""
     name = engine.vllm_config.structured_outputs_config.backend
     return grammar_backend.backend_of if name == grammar_backend.GUIDANCE else lambda kind, text: str(name)
 
 
 def guard_generation(engine: Any, gate: ConstraintGate, is_satisfied: IsSatisfied) -> None:
-    """Prepare every constraint before the engine compiles it, and raise where a generation has failed.
+    """Have the AsyncLLM prepare constraints before the engine compiles, and raise if a generation fails.
 
-    vLLM's serving classes mistake an output that ends with an error before its first token for one still to come, and
-    end the stream as if all were well. The AsyncLLM's `generate` is replaced.
+    vLLM's serving classes end a stream without an error if the generation fails before the first token.
     """
     from vllm.exceptions import VLLMValidationError
 
@@ -82,7 +81,7 @@ def guard_generation(engine: Any, gate: ConstraintGate, is_satisfied: IsSatisfie
                         await check.check(output)
                     yield output
             except VLLMValidationError:
-                # vLLM may say no more than that the constraint is invalid.
+                # vLLM's message may only say that the constraint is invalid.
                 if constraint := _constraint_of(sampling_params):
                     with _as_vllm_errors():
                         await gate.explain(*constraint)
@@ -94,12 +93,12 @@ def guard_generation(engine: Any, gate: ConstraintGate, is_satisfied: IsSatisfie
 def _check_of(
     params: Any, engine: Any, gate: ConstraintGate, is_satisfied: IsSatisfied, arguments: dict[str, Any]
 ) -> CutAnswers | UnendedReasoning | None:
-    """What checks the answers to a request, if anything does; `arguments` are the other ones of `generate`."""
+    """The check of the answers to a request, if any; `arguments` are further arguments of `generate`."""
     constraint = _constraint_of(params)
     if constraint is None:
         return None
     if (config := engine.vllm_config.structured_outputs_config).reasoning_parser:
-        # gpt-oss reasons within its constraints, and so do others where these hold from the start.
+        # gpt-oss reasons within its constraints, as do all models if a constraint applies from the start.
         is_harmony = engine.model_config.hf_config.model_type == "gpt_oss"
         is_constrained = arguments.get("reasoning_ended") or config.enable_in_reasoning or is_harmony
         # Strict tools leave the text free.
@@ -122,7 +121,7 @@ def _constraint_of(params: Any) -> tuple[str, str] | None:
 
 
 def _check_stops(params: Any, engine: Any) -> None:
-    """Check a request's stops. vLLM does so itself from 0.29 on; before, an unknown token could stop the engine."""
+    """Check a request's stops as vLLM does from 0.29 on: before, an unknown token could stop the engine."""
     from vllm.exceptions import VLLMValidationError
 
     if moved_names.has("GracefulHTTPError"):
@@ -138,7 +137,7 @@ def _check_stops(params: Any, engine: Any) -> None:
 
 
 async def _prepare(params: Any, gate: ConstraintGate) -> Any:
-    """SamplingParams with the constraint that the engine is to compile.
+    """SamplingParams with the prepared constraint.
 
     Raises:
         RayLLMError: as `ConstraintGate.prepare` and `refuse_unforced_calls`.
@@ -159,7 +158,7 @@ async def _prepare(params: Any, gate: ConstraintGate) -> Any:
 
 @contextmanager
 def _as_vllm_errors() -> Iterator[None]:
-    """Raise our errors as those that vLLM's serving classes answer with the same status."""
+    """Raise RayLLM's errors in the block as exceptions that vLLM's serving classes answer with the same status."""
     from vllm.exceptions import VLLMValidationError
 
     try:

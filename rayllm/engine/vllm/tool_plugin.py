@@ -1,4 +1,4 @@
-"""Tool parser plugins: users' Python files that register a parser with vLLM."""
+"""Loads tool parser plugins, users' Python files that register a parser with vLLM."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rayllm.core.errors import ConfigError
 
 
 def load_tool_plugin(path: str, manager: Any) -> None:
-    """Run a plugin, a Python file, and adapt its parsers in vLLM's `ToolParserManager` to this vLLM.
+    """Run a plugin, a Python file, and adapt its parsers in vLLM's `ToolParserManager` to the installed vLLM.
 
-    Parsers for older versions take only the tokenizer; vLLM now also passes the request's tools.
+    Parsers for older versions take only the tokenizer; vLLM now passes the request's tools, too.
 
     Raises:
         ConfigError: the file fails, or registers no parser.
@@ -30,7 +30,7 @@ def load_tool_plugin(path: str, manager: Any) -> None:
     for name in new:
         parser = _parser_class(path, module, name, new[name])
         if not _takes_tools(parser):
-            # Registered eagerly: a lazy entry would be looked up in the module by name.
+            # vLLM would look up a lazy entry in the module by name.
             manager.lazy_parsers.pop(name, None)
             manager.register_module(name, module=_taking_tools(parser))
 

@@ -54,7 +54,7 @@ def test_all_workers_of_a_model_with_adapters_can_check_them(workers: Workers, e
 def test_another_extension_of_workers_is_refused_with_adapters() -> None:
     own = {"engine_kwargs": {"worker_extension_cls": "mine.Extension"}}
     assert arguments(**own).engine["worker_extension_cls"] == "mine.Extension"
-    with pytest.raises(ConfigError, match="RayLLM's, which checks adapters; remove one of the two"):
+    with pytest.raises(ConfigError, match="remove `worker_extension_cls` or the lora_config"):
         arguments(lora_config={"dynamic_lora_loading_path": "/adapters"}, **own)
 
 

@@ -55,7 +55,7 @@ def nested(depth: int) -> dict[str, Any]:
         ("json", {"anyOf": [{}] * 30_001}, "more than 30000 parts"),
         ("json", {"properties": {str(number): {} for number in range(1001)}}, "more than 1000 properties"),
         ("json", {"description": "x" * 600_000}, "longer than 524288 characters"),
-        ("json", {"$ref": "https://example.com/schema.json"}, "refers to another document"),
+        ("json", {"$ref": "https://example.com/schema.json"}, "to another document; put the schema into `.defs`"),
         ("json", {"pattern": "a" * 5000}, "longer than 4096 characters"),
         ("json", "{", "not valid JSON"),
         ("json", [1], "must be a JSON object"),
@@ -177,7 +177,7 @@ async def test_the_white_space_of_a_request(gate: ConstraintGate) -> None:
         assert json.loads(text)["x-guidance"]["whitespace_flexible"] == is_flexible
     xgrammar = ConstraintGate(lambda kind, text: "xgrammar", GUIDANCE.find_fault, None, Options())
     for options in (Options(whitespace_pattern="_"), Options(disable_any_whitespace=True)):
-        with pytest.raises(RequestError, match="by request; leave it out"):
+        with pytest.raises(RequestError, match="leave the field out"):
             await xgrammar.prepare("json", "{}", options)
 
 
@@ -247,7 +247,7 @@ async def test_names_that_would_break_the_form_of_a_call_are_refused(
 
     await prepare("a-é.7", style)
     await prepare(name, "json")
-    with pytest.raises(RequestError, match=f"has a name that calls in XML cannot hold at `properties.{name}`"):
+    with pytest.raises(RequestError, match=f"has a name that is invalid in XML calls at `properties.{name}`"):
         await prepare(name, style)
 
 
