@@ -61,7 +61,7 @@ class EngineRequestStage:
             raise RequestError("`body.model` must name the model.", "model")
         adapter = resolve_adapter(self._model, name)
         self._caller.check_model(name, str(adapter) if adapter else self._model.model_id)
-        return {headers.MODEL: name} | ({headers.ADAPTER: adapter.adapter} if adapter else {})
+        return {headers.MODEL: name} | ({headers.ADAPTER: adapter.name} if adapter else {})
 
 
 class DeployedRequestStage:

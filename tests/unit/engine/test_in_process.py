@@ -50,7 +50,7 @@ class AdapterPool:
     async def use(self, adapter: Adapter, model: str) -> AsyncIterator[Any]:
         if adapter.name == "none":
             raise ModelNotFoundError("There is none.", "model")
-        assert model == str(name)
+        assert model == str(adapter)
         self.in_use += 1
         plan = None if adapter.name == "plain" else RequestPlan(stop=(self.stop,))
         yield SimpleNamespace(plan=plan, lora_request=f"lora of {adapter.name}")

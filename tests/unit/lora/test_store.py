@@ -10,7 +10,7 @@ import pytest
 
 from rayllm.config import GenerationConfig
 from rayllm.core.errors import ModelNotFoundError, RayLLMError, RequestError, UnavailableError
-from rayllm.lora import AdapterFiles, Adapter, AdapterStore, open_catalog
+from rayllm.lora import Adapter, AdapterFiles, AdapterStore, open_catalog
 from rayllm.sources import DownloadOptions, LoggedProgress, node_cache
 from rayllm.sources.transfer import ranges
 from tests.servers.faults import FaultProxy

@@ -140,4 +140,4 @@ class AdapterRegistry:
                 actor = await asyncio.to_thread(detached_actor, AdapterRegistryActor, _ACTOR)
                 return await getattr(actor, method).remote(self._app, *args)
         except (RayError, TimeoutError):
-            raise UnavailableError("The registry of adapters does not answer; try again later.", None, None, 5) from None
+            raise UnavailableError("The registry of adapters does not answer; try again.", None, None, 5) from None

@@ -18,7 +18,7 @@ from rayllm.core.errors import ModelNotFoundError, RayLLMError, RequestError, Un
 from rayllm.engine.adapters import pool as module
 from rayllm.engine.adapters.pool import AdapterPool
 from rayllm.engine.request_plan import RequestPlan
-from rayllm.lora import AdapterFiles, Adapter
+from rayllm.lora import Adapter, AdapterFiles
 from rayllm.sources import UnreachableError
 from rayllm.sources.cache import Entry
 

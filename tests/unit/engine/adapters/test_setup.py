@@ -11,7 +11,7 @@ from rayllm.config import GenerationConfig, ModelConfig, model_from
 from rayllm.core.errors import RequestError
 from rayllm.engine.adapters.setup import MAX_STOPS, _plan
 from rayllm.engine.request_plan import RequestPlan
-from rayllm.lora import AdapterFiles, Adapter
+from rayllm.lora import Adapter, AdapterFiles
 from rayllm.prompt import PromptError
 from rayllm.sources.cache import Entry
 

@@ -71,7 +71,7 @@ def test_a_request_without_old_names_is_left_alone() -> None:
             "and `response_format` exclude each other",
         ),
         ({"guided_regex": "a", "response_format": {"type": "json_schema"}}, "structured_outputs", "`response_format`"),
-        ({"best_of": 3}, "best_of", "no longer supported"),
+        ({"best_of": 3}, "best_of", "no longer supports"),
     ],
 )
 def test_contradictions_are_refused(sent: dict[str, Any], param: str, said: str) -> None:

@@ -22,8 +22,8 @@ from urllib3 import HTTPResponse
 
 from rayllm.config import BucketSource, ExtraFile
 from rayllm.core.errors import SourceError
-from rayllm.lora.catalog import open_adapter, open_catalog
 from rayllm.lora import Adapter
+from rayllm.lora.catalog import open_catalog, open_source
 from rayllm.sources import fetch
 from rayllm.sources.buckets.s3 import S3Bucket
 from rayllm.sources.items import Checksum
@@ -82,7 +82,7 @@ def test_adapters_of_a_public_bucket_are_unsigned(s3_proxy: FaultProxy, s3: S3Se
     s3.put(place, {"adapters/x/adapter_config.json": b"{}"})
     address = f"s3://anonymous@{place}/{path}"
     s3.client().put_bucket_acl(Bucket=place, ACL="public-read")
-    store = open_adapter(address) if path.endswith("x") else open_catalog(address, "m").candidates(X)[1]
+    store = open_source(address) if path.endswith("x") else open_catalog(address, "m").candidates(X)[1]
     assert [item.path for item in store.files()] == ["adapter_config.json"]
     assert signed(s3_proxy) == {False}
 
