@@ -35,11 +35,7 @@ _CACHE_ARGUMENTS = {"kv_cache_memory_bytes", "gpu_memory_utilization"}
 
 
 def check_cpu_limits(model: ModelConfig) -> None:
-    """Check that this machine has the threads and memory that a model's file sets, before the weights are fetched.
-
-    Raises:
-        ConfigError: the machine has fewer CPUs, or less free memory for the KV cache.
-    """
+    """Raise a ConfigError if this machine lacks the threads or the free memory that a model's file sets."""
     variables = model.runtime_env.get("env_vars", {})
     if threads := _whole_number(variables, THREADS):
         logical = this_machine().logical

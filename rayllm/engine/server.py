@@ -238,11 +238,7 @@ class EngineServer:
         return bool(self._engine.model_config.runner_type == "generate")
 
     async def check(self, timeout_s: float) -> None:
-        """Health check: a round trip to the engine's process.
-
-        Raises:
-            EngineError: the engine died, or did not answer in time.
-        """
+        """Make a round trip to the engine's process. Raises EngineError if it died, or does not answer in time."""
         if self._server.state.server.should_exit:
             raise EngineError("The engine died.")
         try:

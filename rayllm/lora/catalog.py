@@ -33,11 +33,7 @@ class Catalog:
     folders: Callable[[], Iterable[str]]
 
     def adapters(self) -> list[Adapter]:
-        """List all adapters, sorted by name.
-
-        Raises:
-            SourceError: the catalog cannot be listed.
-        """
+        """List all adapters, sorted by name. Raises SourceError if the catalog cannot be listed."""
         adapters = {_parse_folder(folder, self.base) for folder in self.folders()}
         return sorted((adapter for adapter in adapters if adapter), key=str)
 

@@ -91,19 +91,11 @@ class AdapterStore:
             raise
 
     def exists(self, adapter: Adapter) -> bool:
-        """Whether there are files for an adapter, valid or not. Downloads nothing.
-
-        Raises:
-            SourceError: the adapter's store is down.
-        """
+        """Whether there are files for an adapter, valid or not. Raises SourceError if the adapter's store is down."""
         return any(_has_files(store) for store in self._candidates(adapter))
 
     def adapters(self) -> list[Adapter]:
-        """List the catalog's adapters.
-
-        Raises:
-            SourceError: the catalog cannot be listed.
-        """
+        """List the catalog's adapters. Raises SourceError if the catalog cannot be listed."""
         return self.catalog.adapters() if self.catalog else []
 
     def _candidates(self, adapter: Adapter) -> list[Store]:

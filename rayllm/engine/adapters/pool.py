@@ -82,11 +82,7 @@ class AdapterPool:
         return list(self._loaded)
 
     async def available(self) -> list[Adapter]:
-        """Every adapter that can be loaded.
-
-        Raises:
-            SourceError: the adapters cannot be listed.
-        """
+        """Every adapter that can be loaded. Raises SourceError if the adapters cannot be listed."""
         return await asyncio.to_thread(self.store.adapters)
 
     async def missing(self, names: Sequence[str]) -> list[str]:
@@ -118,11 +114,7 @@ class AdapterPool:
 
     @asynccontextmanager
     async def use(self, adapter: Adapter, model: str) -> AsyncIterator[LoadedAdapter]:
-        """Keep the adapter loaded for the duration of the block, for requests to the model name `model`.
-
-        Raises:
-            ModelNotFoundError, RequestError, UnavailableError: as `AdapterStore.fetch`.
-        """
+        """Keep the adapter loaded in the block, for requests to the name `model`. Raises as `AdapterStore.fetch`."""
         loaded = await self._ready(adapter)
         while loaded.is_retired:
             loaded = await self._ready(adapter)
@@ -139,11 +131,7 @@ class AdapterPool:
             self._evict()
 
     async def load(self, adapter: Adapter) -> None:
-        """Load the newest version of the adapter, even if a load has failed just now.
-
-        Raises:
-            ModelNotFoundError, RequestError, UnavailableError: as `AdapterStore.fetch`.
-        """
+        """Load the newest version of the adapter, even after a failed load. Raises as `AdapterStore.fetch`."""
         self._failures.pop(adapter, None)
         await asyncio.shield(self._load_once(adapter))
 
@@ -244,11 +232,7 @@ def adapter_plan() -> RequestPlan | None:
 
 @asynccontextmanager
 async def use_adapter(adapter_pool: AdapterPool, adapter: Adapter, model: str) -> AsyncIterator[LoadedAdapter]:
-    """Keep the adapter loaded for the duration of the block, and apply its settings to the current task's request.
-
-    Raises:
-        RayLLMError: as `AdapterPool.use`.
-    """
+    """Keep the adapter loaded in the block, and apply its settings to the current task's request."""
     async with adapter_pool.use(adapter, model) as loaded:
         # One task answers one request, so there is nothing to restore.
         _plan.set(loaded.plan)

@@ -107,11 +107,7 @@ class Backends:
         return cls(backends, default)
 
     def choose(self, name: str | None) -> Backend | None:
-        """The backend `name`, or the default backend, if any, for None.
-
-        Raises:
-            RequestError: there is no such backend.
-        """
+        """The backend `name`, or for None the default backend, if any. Raises RequestError for an unknown name."""
         chosen = self.default if name is None else name
         if chosen is None:
             return None

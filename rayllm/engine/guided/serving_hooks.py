@@ -73,11 +73,7 @@ class _Wrapper:
 
 
 def requested_backend(request: Any) -> str | None:
-    """The backend named in `nvext.guided_decoding_backend`, if any.
-
-    Raises:
-        RequestError: `nvext` is not an object, or the name is not a string.
-    """
+    """The name in `nvext.guided_decoding_backend`, if any. Raises RequestError for a value of a wrong type."""
     nvext = (request.model_extra or {}).get("nvext")
     if nvext is None:
         return None

@@ -41,11 +41,7 @@ def unpack(wheels: Sequence[Path], cache: Path, name: str) -> Path:
 
 
 def check(wheels: Sequence[Path]) -> None:
-    """Refuse wheels that this Python cannot use.
-
-    Raises:
-        ConfigError: as for `unpack`.
-    """
+    """Refuse wheels that this Python cannot use, with a ConfigError as in `unpack`."""
     fitting = frozenset(sys_tags())
     seen: dict[str, Path] = {}
     for wheel in wheels:

@@ -38,11 +38,7 @@ class WorkerEnvironment:
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> WorkerEnvironment:
-        """Read the variables in a worker.
-
-        Raises:
-            ConfigError: a variable is missing.
-        """
+        """Read the variables in a worker. Raises ConfigError if a variable is missing."""
         try:
             folder, cache, report = (environment[PREFIX + name] for name in ("FOLDER", "CACHE", "REPORT"))
         except KeyError as error:
@@ -69,9 +65,5 @@ class Envelope:
 
     @classmethod
     def unpack(cls, text: str) -> Envelope:
-        """Read an envelope from the JSON text of `pack`.
-
-        Raises:
-            ValueError, TypeError: not an envelope.
-        """
+        """Read an envelope from the JSON text of `pack`. Raises ValueError or TypeError for another text."""
         return cls(**json.loads(text))

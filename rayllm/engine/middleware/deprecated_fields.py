@@ -32,11 +32,7 @@ _BACKENDS = ("auto", "xgrammar", "guidance", "outlines", "lm-format-enforcer")
 
 
 def replace_deprecated(body: Body) -> Body:
-    """`body` with today's fields; the original is left unchanged.
-
-    Raises:
-        RequestError: fields contradict each other, or ask for a removed feature.
-    """
+    """A copy of `body` with today's fields. Raises RequestError for contradictions and removed features."""
     _check_best_of(body)
     if deprecated := _deprecated_in(body):
         body = _renamed(body, deprecated)

@@ -28,11 +28,7 @@ _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
 
 
 def check_limits(path: str, body: Body) -> None:
-    """Refuse lists that are too long, or have entries of a wrong type.
-
-    Raises:
-        RequestError: names the field, and the index of the entry at fault.
-    """
+    """Refuse lists that are too long, or have entries of a wrong type, with a RequestError that names the entry."""
     if len(body) > MAX_FIELDS:
         raise RequestError(f"The request has more than {MAX_FIELDS} fields.")
     _check_messages(body.get("messages"))

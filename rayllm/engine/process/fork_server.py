@@ -141,11 +141,7 @@ class ForkServer:
 
 
 def run_request(connection: socket.socket) -> int:
-    """Read a request, take on the client's environment and run its process object; returns the exit code.
-
-    Raises:
-        EOFError: the client went away.
-    """
+    """Read a request, and run its process object in the client's environment; returns the exit code."""
     gc.enable()
     # vLLM unfreezes and collects everything when its engine ends, which takes a second of CPU with all these imports.
     gc.unfreeze = _leave_frozen

@@ -32,11 +32,7 @@ class BoundedWork(Generic[T]):
         self._turns = Turns(_MAX_CONCURRENT, _QUEUE_TIMEOUT_S, partial(ConstraintNotCheckedError, _BUSY))
 
     async def answer(self, *texts: str) -> T:
-        """The result of `work` for `texts`.
-
-        Raises:
-            ConstraintNotCheckedError: too many calls are queued.
-        """
+        """The result of `work` for `texts`. Raises ConstraintNotCheckedError if too many calls are queued."""
         # A digest, because texts may be long.
         key = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).digest()
         if key in self._cache:

@@ -128,11 +128,7 @@ class ConstraintGate:
         return _forced.get() is not None
 
     def refuse_unforced_calls(self) -> None:
-        """Refuse a forced tool call for which vLLM has made no constraint.
-
-        Raises:
-            RequestError: the tool parser cannot force calls: the model would be free.
-        """
+        """Refuse a forced tool call for which vLLM has made no constraint, and the model would be free."""
         if self.forces_calls:
             raise _unforced()
 
@@ -192,11 +188,7 @@ def _check_enforced(constraint: Constraint, fault: str | None) -> None:
 
 
 def _check_forced(schemas: list[Any]) -> None:
-    """Check that the `schemas` of vLLM's constraint contain the forced tools' parameters.
-
-    Raises:
-        RequestError: a schema is missing: the arguments would be free.
-    """
+    """Raise a RequestError unless the `schemas` of vLLM's constraint contain the forced tools' parameters."""
     for parameters in _forced.get() or ():
         if not any(same_parameters(parameters, schema) for schema in schemas):
             raise _unforced()

@@ -19,11 +19,7 @@ MAX_PATTERN = 4_096
 
 
 def check_schema(constraint: Constraint, schema: Any) -> None:
-    """Refuse schemas that are too large or too deep, or use refused keywords.
-
-    Raises:
-        RequestError: names the field and the limit or keyword.
-    """
+    """Refuse schemas that are too large or too deep, or use refused keywords, with a RequestError."""
     if not isinstance(schema, dict):
         raise refusal(constraint, "must be a JSON object")
     enums = 0
@@ -47,21 +43,13 @@ def check_schema(constraint: Constraint, schema: Any) -> None:
 
 
 def check_shape(constraint: Constraint, schema: Any) -> None:
-    """Refuse schemas with keywords of a wrong type.
-
-    Raises:
-        RequestError: names the keyword and its place.
-    """
+    """Refuse schemas with keywords of a wrong type, with a RequestError that names the keyword."""
     if fault := find_malformed(schema):
         raise refusal(constraint, fault)
 
 
 def parse_schema(constraint: Constraint) -> Any:
-    """The schema of a constraint that was sent as an object or as text.
-
-    Raises:
-        RequestError: the text is not JSON.
-    """
+    """The schema of a constraint, sent as an object or as text. Raises RequestError if the text is not JSON."""
     if not isinstance(constraint.spec, str):
         return constraint.spec
     try:

@@ -25,11 +25,7 @@ _PLAIN_BOUND = 50
 
 
 def check_limits(constraint: Constraint) -> Constraint:
-    """Refuse constraints that are too large or plainly invalid; returns the constraint, with JSON parsed.
-
-    Raises:
-        RequestError: names the field and the limit.
-    """
+    """Refuse constraints that are too large or plainly invalid; returns the constraint, with JSON parsed."""
     spec = constraint.spec
     if len(constraint.text) > MAX_CHARACTERS[constraint.kind]:
         raise refusal(constraint, f"is longer than {MAX_CHARACTERS[constraint.kind]} characters")
@@ -47,11 +43,7 @@ def check_limits(constraint: Constraint) -> Constraint:
 
 
 def check_one(body: dict[str, Any]) -> None:
-    """Refuse `structured_outputs` without exactly one constraint.
-
-    Raises:
-        RequestError: lists the possible constraints.
-    """
+    """Refuse `structured_outputs` without exactly one constraint, with a RequestError that lists the constraints."""
     value = body.get("structured_outputs")
     if value is not None and not isinstance(value, dict):
         raise RequestError("`structured_outputs` must be an object.", "structured_outputs")
@@ -62,11 +54,7 @@ def check_one(body: dict[str, Any]) -> None:
 
 
 def check_tokens(body: dict[str, Any]) -> None:
-    """Refuse `allowed_token_ids` together with a constraint: both may leave no token.
-
-    Raises:
-        RequestError: names `allowed_token_ids`.
-    """
+    """Refuse `allowed_token_ids` together with a constraint, with a RequestError: both may leave no token."""
     if not body.get("allowed_token_ids"):
         return
     if param := constrained_by(body):

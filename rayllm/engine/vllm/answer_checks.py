@@ -34,11 +34,7 @@ class CutAnswers:
         self._answers = _Answers(params)
 
     async def check(self, output: Any) -> None:
-        """Check an output of vLLM.
-
-        Raises:
-            VLLMValidationError: the output ends an answer that does not satisfy the constraint.
-        """
+        """Check an output of vLLM. Raises VLLMValidationError if it ends an answer too early."""
         from vllm.exceptions import VLLMValidationError
 
         for one in output.outputs:
@@ -73,11 +69,7 @@ class UnendedReasoning:
         return parser(self._engine.get_tokenizer(), **self._parser_arguments)
 
     async def check(self, output: Any) -> None:
-        """Check an output of vLLM.
-
-        Raises:
-            VLLMValidationError: the output ends an answer that was not constrained.
-        """
+        """Check an output of vLLM. Raises VLLMValidationError if it ends an unconstrained answer."""
         from vllm.exceptions import VLLMValidationError
 
         for one in output.outputs:

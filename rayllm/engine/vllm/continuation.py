@@ -146,11 +146,7 @@ async def _repeat(processor: Any, request_id: str, queue: Any, groups: list[Toke
 
 
 def _remaining(request: Any, tokens: list[int]) -> Any:
-    """The request for the remaining tokens of a reply that begins with `tokens`.
-
-    Raises:
-        ValueError: the request would need more biases than vLLM takes.
-    """
+    """The request for the rest of a reply that begins with `tokens`. Raises ValueError for too many biases."""
     params = request.sampling_params.clone()
     params.max_tokens -= len(tokens)
     params.min_tokens = max(0, params.min_tokens - len(tokens))

@@ -64,11 +64,7 @@ def import_vllm() -> None:
 
 
 def check_version() -> None:
-    """Check that RayLLM supports the installed vLLM; log a warning about a version newer than the tested versions.
-
-    Raises:
-        ConfigError: the installed vLLM is too old.
-    """
+    """Check the installed vLLM: warn about an untested newer version, raise a ConfigError for an old one."""
     vllm = installed_version()
     if vllm is None:
         return

@@ -22,11 +22,7 @@ class Prompt:
 
 
 def completion_request(body: dict[str, Any]) -> Any:
-    """Parse a completion request with vLLM.
-
-    Raises:
-        RequestError: a field is invalid; the message is vLLM's.
-    """
+    """Parse a completion request with vLLM. Raises RequestError with vLLM's message for an invalid field."""
     max_tokens = body.get("max_tokens")
     try:
         with request_errors():

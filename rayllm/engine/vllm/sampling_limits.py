@@ -74,11 +74,7 @@ def limit_sampling(engine: Any) -> None:
 
 
 def check_sampling(params: Any, limits: SamplingLimits) -> None:
-    """Check the SamplingParams, None for a request that samples nothing, before the engine does.
-
-    Raises:
-        VLLMValidationError: names the field and the limit.
-    """
+    """Check the SamplingParams, None without sampling. Raises VLLMValidationError with the field and the limit."""
     from vllm.exceptions import VLLMValidationError
 
     for field, what, count, most in _counts(params, limits) if params else ():

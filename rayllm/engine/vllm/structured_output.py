@@ -137,11 +137,7 @@ def _check_stops(params: Any, engine: Any) -> None:
 
 
 async def _prepare(params: Any, gate: ConstraintGate) -> Any:
-    """SamplingParams with the prepared constraint.
-
-    Raises:
-        RayLLMError: as `ConstraintGate.prepare` and `refuse_unforced_calls`.
-    """
+    """SamplingParams with the prepared constraint. Raises as `ConstraintGate.prepare`."""
     if (constraint := _constraint_of(params)) is None:
         gate.refuse_unforced_calls()
         return params

@@ -196,11 +196,7 @@ class ModelReplica:
         return self._engine.unfinished_requests()
 
     async def check_health(self) -> None:
-        """Ray Serve's health check.
-
-        Raises:
-            EngineError: the engine or the HTTP server has stopped, or the engine hangs.
-        """
+        """Ray Serve's health check. Raises EngineError if the engine or the HTTP server has stopped or hangs."""
         if self._serving.done():
             raise EngineError(f"model `{self._model.model_id}`: the replica's HTTP server stopped.")
         adapters = self._engine.adapter_pool.loaded_adapters if self._engine.adapter_pool else ()

@@ -79,11 +79,7 @@ class AdapterRegistry:
         self._refresh_lock = asyncio.Lock()
 
     async def all(self) -> dict[str, Adapter]:
-        """The adapters by the name that clients use; at most a second old, unless the actor does not answer.
-
-        Raises:
-            UnavailableError: the actor has never answered.
-        """
+        """The adapters by the names that clients use. Raises UnavailableError if the actor has never answered."""
         async with self._refresh_lock:
             if time.monotonic() >= self._refresh_at:
                 await self._refresh()
@@ -95,20 +91,12 @@ class AdapterRegistry:
             await self.all()
 
     async def add(self, name: str, adapter: Adapter) -> None:
-        """Register an adapter.
-
-        Raises:
-            UnavailableError: the actor does not answer.
-        """
+        """Register an adapter. Raises UnavailableError if the actor does not answer."""
         await self._put({name: adapter})
         self._cache = {**self._cache, name: adapter}
 
     async def remove(self, name: str) -> None:
-        """Unregister an adapter.
-
-        Raises:
-            UnavailableError: the actor does not answer.
-        """
+        """Unregister an adapter. Raises UnavailableError if the actor does not answer."""
         await self._call("drop", name)
         self._cache = {known: adapter for known, adapter in self._cache.items() if known != name}
 

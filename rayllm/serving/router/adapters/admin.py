@@ -97,11 +97,7 @@ class AdapterAdmin:
         return adapter
 
     async def _validate(self, name: str, adapter: Adapter) -> None:
-        """Load the adapter in one replica.
-
-        Raises:
-            RayLLMError: the replica refuses the adapter.
-        """
+        """Load the adapter in one replica. Raises RayLLMError if the replica refuses the adapter."""
         body = json.dumps({"model": name, "tokens": []}).encode()
         headers = {
             "content-type": "application/json",
@@ -131,11 +127,7 @@ class AdapterAdmin:
 
 
 async def _read(request: Request, required: Sequence[str]) -> dict[str, Any]:
-    """Read and validate the request's fields.
-
-    Raises:
-        RequestError: a field is missing, unknown or of the wrong type.
-    """
+    """Read the request's fields. Raises RequestError if a field is missing, unknown or of a wrong type."""
     body = parse_body(await read_body(request, _MAX_BYTES))
     for field in required:
         if not body.get(field):

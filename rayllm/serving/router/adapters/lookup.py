@@ -138,11 +138,7 @@ class AdapterLookup:
 async def missing_adapters(
     replicas: Callable[[str], Collection[Replica]], transport: HttpTransport, model_id: str, names: list[str]
 ) -> Collection[str]:
-    """The `names` that are not adapters of the model, according to one of its replicas. Takes no slot.
-
-    Raises:
-        UnavailableError: no replica answers.
-    """
+    """The `names` that no adapter of the model has, as a replica says. Raises UnavailableError without an answer."""
     body = json.dumps({"names": names}).encode()
     # Safe to repeat: a lookup changes nothing.
     for _ in range(_TRIES):
