@@ -55,7 +55,6 @@ def vllm_arguments(
     """The arguments for one replica.
 
     Args:
-        model: the configuration.
         weights: a local folder, or an address that vLLM streams the weights from.
         tokenizer: the tokenizer's folder; None if it is `weights`.
         names: the model's id, then its aliases.
@@ -74,7 +73,11 @@ def vllm_arguments(
     if model.task:
         values = {**_RUNNER[model.task], **values}
     values |= _memory(model, workers)
-    values |= _parallelism(model, workers)
+    values |= {
+        "tensor_parallel_size": model.tensor_parallel_size,
+        "pipeline_parallel_size": model.pipeline_parallel_size,
+        "distributed_executor_backend": _executor(model, workers),
+    }
     values = {**_adapters(model, workers), **values}
     values |= _conversation(model)
     if processors:
@@ -90,14 +93,6 @@ def _memory(model: ModelConfig, workers: Workers) -> dict[str, Any]:
     if workers == "cpu" or model.gpu_share == 1 or model.engine_kwargs.get("gpu_memory_utilization") is not None:
         return {}
     return {"gpu_memory_utilization": default_utilization(model.gpu_share)}
-
-
-def _parallelism(model: ModelConfig, workers: Workers) -> dict[str, Any]:
-    return {
-        "tensor_parallel_size": model.tensor_parallel_size,
-        "pipeline_parallel_size": model.pipeline_parallel_size,
-        "distributed_executor_backend": _executor(model, workers),
-    }
 
 
 def _executor(model: ModelConfig, workers: Workers) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from rayllm.config import LocalSource, ModelConfig
 from rayllm.core.errors import ConfigError, SourceError
 from rayllm.core.settings import settings
-from rayllm.plan.cores import ALONE, BINDING, THREADS, Cores, Neighbors, core_share, this_machine
+from rayllm.plan.cores import ALONE, BINDING, THREADS, Neighbors, core_share, this_machine
 from rayllm.plan.cpu import cpu_dtype, slow_dtype, this_cpu
 from rayllm.plan.cpu_cache import cache_bytes, free_memory
 from rayllm.plan.gpus import GIB
@@ -96,7 +96,9 @@ def _choose_threads(model: ModelConfig, neighbors: Neighbors) -> None:
             os.environ[BINDING] = ",".join(map(str, share.cpus))
     # vLLM would reserve a core for its HTTP server, and bind the other threads in a process of their own.
     os.environ.setdefault(BINDING, "nobind")
-    logger.info("Model `%s` runs on %s: %s.", model.model_id, threads_text(), _cores_text(cores, neighbors))
+    shared = f" for {neighbors.engines} engines" if neighbors.engines > 1 else ""
+    said = "Model `%s` runs on %s: this machine has %s cores%s."
+    logger.info(said, model.model_id, threads_text(), cores.available, shared)
 
 
 def _preload_libraries() -> None:
@@ -123,7 +125,6 @@ def _folder(package: str) -> Path | None:
 
 
 def _first(folder: Path, pattern: str) -> list[str]:
-    """The path of the first file that matches, in a list; an empty list if no file matches."""
     return [str(path) for path in folder.glob(pattern)][:1]
 
 
@@ -131,11 +132,6 @@ def threads_text() -> str:
     """The number of the engine's threads, as text for messages."""
     threads = engine_threads()
     return f"{threads} thread{'s' if threads != 1 else ''}"
-
-
-def _cores_text(cores: Cores, neighbors: Neighbors) -> str:
-    text = f"this machine has {cores.available} cores"
-    return text if neighbors.engines == 1 else f"{text} for {neighbors.engines} engines"
 
 
 def _compilation(model: ModelConfig) -> dict[str, Any]:

@@ -44,7 +44,6 @@ class InProcessClient:
 
     Attributes:
         engine: vLLM's AsyncLLM.
-        model: the configuration.
         plan: the base model's request plan.
         admit: checks and prepares the constraints in a body; raises a RequestError.
         adapter_pool: None if the model takes no adapters.
@@ -71,7 +70,6 @@ class InProcessClient:
         """Generate for one prompt; returns vLLM's `RequestOutput`.
 
         Args:
-            prompt: the prompt.
             sampling: fields of a completion request, such as `guided_choice`.
             model: name of the model or of an adapter; None for the model.
             detokenize: if false, the answer has a text only for a stop text.
@@ -90,7 +88,6 @@ class InProcessClient:
 
         Args:
             task: `embed` or `classify`.
-            prompt: the prompt.
             pooling: `dimensions` or `use_activation`.
             model: as for `generate`.
 
@@ -143,7 +140,6 @@ class InProcessClient:
 
 
 def _normalize(sampling: Body) -> Body:
-    """The sampling parameters under the names of vLLM's completions."""
     supported = request_fields(COMPLETIONS) - _NOT_SAMPLING | DEPRECATED_FIELDS | _ALIASES.keys()
     body: Body = {}
     for name, value in sampling.items():

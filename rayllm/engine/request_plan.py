@@ -46,7 +46,6 @@ def plan_requests(
     """The request plan of `model`.
 
     Args:
-        model: the configuration.
         tokenizer: of HuggingFace; without one, all stops stay texts.
         own_template: returns the model's own chat template for requests without tools.
     """

@@ -46,7 +46,6 @@ from rayllm.engine.vllm import errors as vllm_errors
 from rayllm.engine.vllm import forced_calls as vllm_forced_calls
 from rayllm.engine.vllm import moved_names
 from rayllm.engine.vllm import per_request as vllm_per_request
-from rayllm.engine.vllm import reply_identity as vllm_reply_identity
 from rayllm.engine.vllm import request_stats as vllm_request_stats
 from rayllm.engine.vllm import sampling_limits as vllm_sampling_limits
 from rayllm.engine.vllm import structured_output as vllm_structured_output
@@ -98,7 +97,6 @@ class EngineServer:
             configure: creates vLLM's engine configuration where the device is visible; None does so here.
             host: this machine's address for the engine's workers.
             progress: creates the observer of an adapter's download.
-            workers: where the engine's workers run.
             neighbors: the engines that share the cores with this one.
 
         Raises:
@@ -156,7 +154,6 @@ class EngineServer:
             raise
 
     def _plan(self, model: ModelConfig) -> RequestPlan:
-        """The request plan for a configuration of the model, its own or one changed by an adapter."""
         own_template = partial(vllm_application.own_chat_template, self._engine)
         plan = plan_requests(model, self._engine.get_tokenizer(), own_template)
         return replace(plan, takes_backends=self._guided is not None)
@@ -168,7 +165,6 @@ class EngineServer:
         vllm_sampling_limits.limit_sampling(self._engine)
 
     async def _build_server(self, arguments: Any, plan: RequestPlan) -> None:
-        """Build and start vLLM's application."""
         if plan.chat_template is not None:
             arguments.chat_template = plan.chat_template
         if plan.owns_template:
@@ -207,7 +203,7 @@ class EngineServer:
     def _patch_replies(self) -> None:
         """Change the names, ids, errors and templates that vLLM's application uses in replies."""
         echo_requested_name(self._server.state.openai_serving_models, self._names)
-        vllm_reply_identity.make_reproducible(token_log)
+        vllm_per_request.make_reproducible(token_log)
         vllm_application.pass_anthropic_errors(self._server)
         if self.adapter_pool:
             vllm_per_request.vary_templates(

@@ -141,7 +141,6 @@ def _has_files(store: Store) -> bool:
 
 
 def _list_snapshot(adapter: Adapter, store: Store) -> Snapshot:
-    """List the files of an adapter that serving needs."""
     items = store.files()
     if WEIGHTS not in {item.path for item in items} and any(item.path == "adapter_model.bin" for item in items):
         message = f"The adapter `{adapter}` cannot be used: it has only pickled weights; save it as safetensors."

@@ -9,8 +9,15 @@ import pytest
 from rayllm.core.json_body import MAX_CONTAINERS, MAX_PLAIN_BYTES, MAX_VALUES
 from rayllm.core.json_body import MAX_DEPTH as MAX_LEVELS
 from rayllm.engine.middleware.request_limits import MAX_FIELDS, MAX_MESSAGES, MAX_PARTS, MAX_TEXTS, MAX_TOOLS
-from rayllm.engine.structured_output.json_schema import MAX_DEPTH, MAX_ENUM, MAX_NODES, MAX_PATTERN, MAX_PROPERTIES
-from rayllm.engine.structured_output.limits import MAX_CHARACTERS, MAX_CHOICES
+from rayllm.engine.structured_output.limits import (
+    MAX_CHARACTERS,
+    MAX_CHOICES,
+    MAX_DEPTH,
+    MAX_ENUM,
+    MAX_NODES,
+    MAX_PATTERN,
+    MAX_PROPERTIES,
+)
 from rayllm.engine.structured_output.sandbox_process import CPU_S, MEMORY_BYTES
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"

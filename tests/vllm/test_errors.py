@@ -12,10 +12,9 @@ from pydantic import BaseModel, ValidationError
 from rayllm.core.errors import RequestError
 from rayllm.engine.arguments import NO_HOST
 from rayllm.engine.vllm import moved_names
-from rayllm.engine.vllm.application import pass_anthropic_errors
+from rayllm.engine.vllm.application import pass_anthropic_errors, refuse_media
 from rayllm.engine.vllm.errors import describe_exceptions
 from rayllm.engine.vllm.generation import completion_request
-from rayllm.engine.vllm.media import refuse_media
 
 
 class Options(BaseModel):

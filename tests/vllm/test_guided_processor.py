@@ -17,7 +17,7 @@ import pytest
 from rayllm.engine.guided import PROCESSOR
 from rayllm.engine.guided.backend import Backends
 from rayllm.engine.guided.failure_reports import Failures
-from rayllm.engine.guided.serving_hooks import install
+from rayllm.engine.guided.serving_hooks import guide_calls
 from rayllm.engine.guided.worker_messages import WorkerEnvironment
 from rayllm.engine.vllm import moved_names
 
@@ -344,7 +344,7 @@ async def ask(worker: Any, folder: Path, **fields: Any) -> tuple[Any, Serving]:
     await failures.listen()
     worker._address = failures.address
     state = SimpleNamespace(openai_serving_chat=serving, openai_serving_completion=None)
-    install(state, Backends.load(folder, "counting", folder / "_cache"), failures)
+    guide_calls(state, Backends.load(folder, "counting", folder / "_cache"), failures)
     result = await serving.create_chat_completion(ChatCompletionRequest.model_validate({**CHAT, **fields}))
     if hasattr(result, "__aiter__"):
         result = [event async for event in result]

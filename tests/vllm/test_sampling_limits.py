@@ -175,7 +175,7 @@ async def test_an_adapters_stops_count_wherever_vllm_processes_the_request(proce
     processed = await process_inputs("id", PROMPT, params, ("generate",))
     assert processed.sampling_params.all_stop_token_ids >= {*MODEL_STOPS, *ids(20)}
     ADAPTER_STOPS.set(tuple(ids(200)))
-    with pytest.raises(VLLMValidationError, match="has 206 entries, with those of the model"):
+    with pytest.raises(VLLMValidationError, match="has 206 entries, including the model's"):
         await process_inputs("id", PROMPT, params, ("generate",))
 
 

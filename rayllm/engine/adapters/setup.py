@@ -58,7 +58,6 @@ def adapter_store(model: ModelConfig, max_rank: int, progress: Callable[[], Prog
 def _plan(
     adapter: Adapter, files: AdapterFiles, model: ModelConfig, plan: Callable[[ModelConfig], RequestPlan]
 ) -> RequestPlan | None:
-    """The request plan of an adapter; None for an adapter without settings of its own."""
     if files.generation is None:
         return None
     if len(files.generation.stopping_sequences) > MAX_STOPS:

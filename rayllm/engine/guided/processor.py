@@ -88,7 +88,6 @@ class GuidedProcessor(AdapterLogitsProcessor):  # type: ignore[misc]
         return processor
 
     def _end_of(self, params: SamplingParams) -> int | None:
-        """Find a token that ends the sequence."""
         candidates = [
             params.eos_token_id,
             *sorted(params.all_stop_token_ids),

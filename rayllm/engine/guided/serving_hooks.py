@@ -44,8 +44,6 @@ def guide_calls(state: Any, backends: Backends, failures: Failures) -> None:
 
 @dataclass(frozen=True)
 class _Wrapper:
-    """Wraps one of vLLM's methods."""
-
     serving: Any
     original: Any
     kind: str
@@ -97,8 +95,6 @@ def constrained_by(request: Any) -> str | None:
 
 @dataclass(frozen=True)
 class _Exchange:
-    """One request guided by a backend."""
-
     serving: Any
     original: Any
     backend: Backend
@@ -143,7 +139,6 @@ class _Exchange:
             yield _DONE
 
     async def _unless_failed(self, work: Awaitable[Any]) -> Any:
-        """The result of `work`; None as soon as a worker reports a failure."""
         # With `ignore_eos` the engine would continue after a failure.
         task = self._start(work)
         try:

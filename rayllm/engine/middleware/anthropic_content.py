@@ -93,7 +93,6 @@ def _tool_result(name: str, block: Body) -> Body:
 
 
 def _blocks(name: str, block: Any) -> list[Any]:
-    """The blocks that vLLM gets for a block of the request."""
     kind = _type_of(block)
     if kind == "document":
         return _document(name, block)
@@ -124,7 +123,6 @@ def _document(name: str, block: Body) -> list[Any]:
 
 
 def _part(name: str, part: Any) -> Any:
-    """The block for a part of a document whose source is a list of blocks."""
     if _type_of(part) not in ("text", "image"):
         raise _fault(f"`{name}` must be a block of the type `text` or `image`.")
     return _blocks(name, part)[0]

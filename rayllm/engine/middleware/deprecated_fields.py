@@ -1,14 +1,14 @@
-"""Translates deprecated request fields to today's.
+"""Translates deprecated request fields, and other services' response formats, to vLLM's.
 
 vLLM ignores unknown fields, and so the constraint in a deprecated field. docs/api.md lists all of these.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from rayllm.core.errors import RequestError
-from rayllm.engine.middleware.response_format import with_schema
 
 Body = dict[str, Any]
 
@@ -25,6 +25,8 @@ _BACKEND = "guided_decoding_backend"
 # Today's constraints, and the formats of a response that constrain it.
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 _FORMATS = ("json_object", "json_schema", "structural_tag")
+# The name of a schema that has none.
+_SCHEMA_NAME = "answer"
 # Deprecated top-level fields.
 DEPRECATED_FIELDS = frozenset([*CONSTRAINTS, _WHITESPACE, _BACKEND])
 # Backends that requests could name; today's backend of the server handles them all.
@@ -95,7 +97,6 @@ def _check_constraints(body: Body) -> None:
 
 
 def _check_whitespace(body: Body) -> None:
-    """Refuse a whitespace pattern without a JSON schema."""
     structured = body.get("structured_outputs")
     if not isinstance(structured, dict) or structured.get("whitespace_pattern") is None:
         return
@@ -106,3 +107,56 @@ def _check_whitespace(body: Body) -> None:
     if structured.get("disable_any_whitespace"):
         name = "structured_outputs.disable_any_whitespace"
         raise RequestError(f"A whitespace pattern and `{name}` exclude each other.", name)
+
+
+def with_schema(body: Body) -> Body:
+    """A copy of `body` with the response format in vLLM's form.
+
+    Anyscale, Together and others take `{"type": "json_object", "schema": …}`, whose schema vLLM would ignore.
+
+    Raises:
+        RequestError: the format has no schema, or a schema that is not JSON.
+    """
+    response_format = body.get("response_format")
+    if isinstance(response_format, dict) and (schema := _own_schema(response_format, "response_format")) is not None:
+        named = {"type": "json_schema", "json_schema": {"name": _SCHEMA_NAME, "schema": schema}}
+        return {**body, "response_format": named}
+    _check_schema(response_format)
+    text: Any = body.get("text")
+    asked = text.get("format") if isinstance(text, dict) else None
+    if not isinstance(asked, dict) or asked.get("type") != "json_object":
+        return body
+    schema = _own_schema(asked, "text.format")
+    flat = {"type": "json_schema", "name": _SCHEMA_NAME, "schema": schema}
+    return body if schema is None else {**body, "text": {**text, "format": flat}}
+
+
+def _own_schema(response_format: Body, param: str) -> Any:
+    """The schema in a response format, if vLLM would ignore the schema there; otherwise None."""
+    holder, schema = response_format.get("json_schema"), response_format.get("schema")
+    if schema is not None and holder is not None:
+        raise RequestError(f"`{param}` has two schemas, in `schema` and in `json_schema`; give one.", param)
+    if response_format.get("type") == "json_object" and isinstance(holder, dict):
+        schema = holder.get("schema", holder)
+    if response_format.get("type") not in ("json_object", "json_schema") or schema is None:
+        return None
+    try:
+        parsed = json.loads(schema) if isinstance(schema, str) else schema
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise RequestError(f"`{param}.schema` must be a JSON schema, an object.", param)
+    return parsed
+
+
+def _check_schema(response_format: Any) -> None:
+    """Refuse a `json_schema` without a `schema` in it: a client may have sent the schema itself."""
+    if not isinstance(response_format, dict) or response_format.get("type") != "json_schema":
+        return
+    holder = response_format.get("json_schema")
+    if not isinstance(holder, dict) or holder.get("schema") is None:
+        raise RequestError(
+            '`response_format` needs its schema in this form: `{"type": "json_schema", "json_schema": {"name": '
+            '"answer", "schema": {"type": "object", …}}}`.',
+            "response_format",
+        )

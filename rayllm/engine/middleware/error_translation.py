@@ -74,7 +74,7 @@ _MESSAGES = (
     ("--trust-request-chat-template", _UNTRUSTED, "chat_template"),
     ("untrusted chat template", _UNTRUSTED, "chat_template"),
 )
-# Names for the content of the prompt's field: vLLM's, and `rayllm.engine.vllm.media.PARAMETER`.
+# Names for the content of the prompt's field: vLLM's, and `media` of `rayllm.engine.vllm.application`.
 _PROMPT_PARAMS = {"input_tokens", "input_text", "prompt_token_ids", "prompt_len", "media"}
 # vLLM has this type only for models and adapters.
 _NOT_FOUND = "NotFoundError"
@@ -104,7 +104,6 @@ def translate_error(error: dict[str, Any], status: int, path: str, request_id: s
 
 
 def _param(error: dict[str, Any], message: str, path: str) -> str | None:
-    """Find the field at fault."""
     param = error.get("param")
     if isinstance(param, str) and param not in ("", "body"):
         name = param.removeprefix("body.")
@@ -222,13 +221,11 @@ class _Reply:
         await self.fail(translate_error(error, status, self._path, self._request_id))
 
     def _next_number(self) -> int:
-        """The number of the next event in a stream of the Responses API."""
         numbers = _NUMBER.findall(self._last)
         return int(numbers[-1]) + 1 if numbers else 0
 
 
 def _error_in(chunk: bytes) -> dict[str, Any] | None:
-    """The error object at the beginning of a chunk of a stream."""
     match = _EVENT.match(chunk) if chunk.startswith((b"data: {", b"event: error")) else None
     if match is None:
         return None
@@ -284,7 +281,6 @@ def _merged(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _add(first: dict[str, Any], more: dict[str, Any]) -> None:
-    """Merge the delta `more` into the call's earlier delta."""
     function, added = first.get("function") or {}, more.get("function") or {}
     arguments = (function.get("arguments") or "") + (added.get("arguments") or "")
     first |= {key: value for key, value in more.items() if first.get(key) is None}

@@ -46,7 +46,6 @@ def check_limits(path: str, body: Body) -> None:
 
 
 def _check_messages(messages: Any) -> None:
-    """Check a conversation, or a list of conversations."""
     if not isinstance(messages, list):
         return
     if messages and isinstance(messages[0], list):

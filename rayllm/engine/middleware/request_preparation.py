@@ -74,7 +74,6 @@ class PreparationMiddleware:
 
     @asynccontextmanager
     async def _with_adapter(self, scope: Scope) -> AsyncIterator[None]:
-        """Keep the request's adapter, if any, loaded for the duration of the block."""
         name = header(scope, headers.ADAPTER)
         async with AsyncExitStack() as stack:
             if name and self._adapter_pool:

@@ -62,7 +62,6 @@ def rewrite_request(path: str, body: Body, plan: RequestPlan) -> Body:
 
 
 def _apply(plan: RequestPlan, path: str, body: Body) -> None:
-    """Apply a plan to a request that generates text, in place."""
     _add_defaults(body, path, plan)
     _add_stops(body, _STOPS[path], plan)
     if path in (CHAT, CHAT_BATCH) and plan.owns_template and body.get("add_special_tokens") is True:

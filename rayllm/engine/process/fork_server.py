@@ -117,7 +117,6 @@ class ForkServer:
             socket.send_fds(connection, [NUMBER.pack(process_id)], [pidfd])
 
     def _run_child(self, connection: socket.socket) -> None:
-        """Run a client's process object in this child process, and end the process."""
         code = 1
         try:
             self._listener.close()

@@ -87,8 +87,6 @@ def is_supported() -> bool:
 
 
 class _Popen(popen_forkserver.Popen):
-    """A process object running in a child of the fork server."""
-
     _fds: list[int]
 
     def __init__(self, process_obj: Any, server: _Server) -> None:
@@ -171,7 +169,6 @@ class _Server:
         return connect_or_start(socket_folder() / f"{self._key()}.sock", self._start)
 
     def _start(self, path: Path) -> None:
-        """Start the server; returns when the server listens."""
         command = [sys.executable, "-m", fork_server.__name__, str(path), str(self.idle_s), *self.modules]
         quiet = subprocess.DEVNULL
         subprocess.run(command, stdin=quiet, stdout=quiet, env=dict(self.environment), check=False)

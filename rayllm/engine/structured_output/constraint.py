@@ -44,8 +44,8 @@ def constraints_in(body: Body) -> Iterator[Constraint]:
     for param in ("text", "output_config"):  # of the Responses API, of Anthropic's
         if isinstance(container := body.get(param), dict):
             yield from _in_format(f"{param}.format", container.get("format"))
-    if body.get("tool_choice") != "none":
-        yield from _in_tools(body.get("tools"))
+    if body.get("tool_choice") != "none" and isinstance(tools := body.get("tools"), list):
+        yield from (Constraint("tools", "json", schema) for _, schema in _parameters(tools))
 
 
 def constrained_by(body: Body) -> str | None:
@@ -89,7 +89,6 @@ def _named(choice: Body) -> set[str] | None:
 
 
 def _parameters(tools: list[Any]) -> Iterator[tuple[str, Any]]:
-    """The names and the parameter schemas of the tools that have parameters."""
     for tool in tools:
         if not isinstance(tool, dict):
             continue
@@ -109,11 +108,6 @@ def _in_format(param: str, response_format: Any) -> Iterator[Constraint]:
         container = response_format.get("json_schema", response_format)
         if isinstance(container, dict) and container.get("schema") is not None:
             yield Constraint(param, "json", container["schema"])
-
-
-def _in_tools(tools: Any) -> Iterator[Constraint]:
-    for _, schema in _parameters(tools if isinstance(tools, list) else []):
-        yield Constraint("tools", "json", schema)
 
 
 _DESCRIPTIONS = {

@@ -89,7 +89,6 @@ def _type_of(value: Any) -> str:
 
 
 def _values(node: dict[str, Any]) -> set[str] | None:
-    """The values that `const` or `enum` allow, as JSON; None without `const` and `enum`."""
     if "const" in node:
         return {_as_json(node["const"])}
     return {_as_json(value) for value in node["enum"]} if isinstance(node.get("enum"), list) else None

@@ -12,8 +12,15 @@ from rayllm.core.errors import RequestError
 from rayllm.engine.structured_output.bounded_work import BoundedWork
 from rayllm.engine.structured_output.constraint import Constraint, constraints_in, forced_parameters, refusal
 from rayllm.engine.structured_output.embedded_schemas import enforce_tag, map_lark_schemas, same_parameters, schemas_in
-from rayllm.engine.structured_output.json_schema import MAX_PATTERN, check_schema, check_shape
-from rayllm.engine.structured_output.limits import check_limits, check_one, check_tokens, needs_sandbox
+from rayllm.engine.structured_output.limits import (
+    MAX_PATTERN,
+    check_limits,
+    check_one,
+    check_schema,
+    check_shape,
+    check_tokens,
+    needs_sandbox,
+)
 from rayllm.engine.structured_output.sandbox import Sandbox
 from rayllm.engine.structured_output.schema_rewriting import COMPACT, FLEXIBLE, rewrite_schema, separated_by
 from rayllm.engine.structured_output.xgrammar_schema import find_unenforced, rewrite_for_xgrammar

@@ -94,8 +94,6 @@ class Sandbox:
 
 
 class _Child:
-    """The sandbox's process, and a connection to the process."""
-
     def __init__(self, process: BaseProcess, answers: asyncio.StreamReader, jobs: asyncio.StreamWriter) -> None:
         self.process = process
         self._jobs = jobs

@@ -126,7 +126,6 @@ def _checked_shapes(folder: Path, lora_config: Any) -> dict[str, list[int]]:
 
 
 def _scaling_of(helper: Any, config: Mapping[str, Any]) -> ScalingOf:
-    """A function that returns the rank and the scaling that vLLM uses for a module."""
     if hasattr(helper, "get_rank_and_scaling"):
         return helper.get_rank_and_scaling  # type: ignore[no-any-return]
     for key in ("rank_pattern", "alpha_pattern"):
@@ -136,7 +135,6 @@ def _scaling_of(helper: Any, config: Mapping[str, Any]) -> ScalingOf:
 
 
 def _checked_tensors(tensors: Iterable[tuple[str, Any]], scaling_of: ScalingOf) -> dict[str, list[int]]:
-    """Check the ranks and the values of an adapter's tensors; returns the tensors' shapes by name."""
     from vllm.lora.utils import is_base_embedding_weights, parse_fine_tuned_lora_name
 
     shapes = {}

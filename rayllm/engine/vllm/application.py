@@ -8,13 +8,20 @@ from types import SimpleNamespace
 from typing import Any
 
 from rayllm.core.errors import ConfigError
-from rayllm.engine.arguments import VllmArguments
+from rayllm.engine.arguments import NO_HOST, VllmArguments
 from rayllm.engine.vllm import import_shims, moved_names
 from rayllm.engine.vllm.engine import engine_arguments
 from rayllm.engine.vllm.errors import client_errors, describe_exceptions
-from rayllm.engine.vllm.media import refuse_media
 from rayllm.engine.vllm.request_validation import validate_cheaply
 from rayllm.engine.vllm.tool_plugin import load_tool_plugin
+
+# Stands for the field with the prompt.
+_MEDIA = "media"
+_LOCAL_FILE = "This model takes no local files (`file://`). Send a data URL."
+_OTHER_HOST = (
+    "This model takes no media from other hosts. Send a data URL, or name the host in the model's "
+    "`engine_kwargs.allowed_media_domains`."
+)
 
 
 def make_server_arguments(arguments: VllmArguments) -> Namespace:
@@ -120,3 +127,27 @@ def _pass_stream_errors(serving: Any) -> None:
             yield f"event: error\n{chunk}"
 
     serving.message_stream_converter = converted
+
+
+def refuse_media() -> None:
+    """Have vLLM's media connectors refuse what the model's file does not allow, with messages for clients.
+
+    vLLM's own messages address the server's operator, and for a local file, vLLM answers with status 500.
+    """
+    from vllm.exceptions import VLLMValidationError
+    from vllm.multimodal.media import MediaConnector
+
+    load_file, check_host = MediaConnector._load_file_url, MediaConnector._assert_url_in_allowed_media_domains
+
+    def load_allowed_file(self: Any, *args: Any) -> Any:
+        if self.allowed_local_media_path is None:
+            raise VLLMValidationError(_LOCAL_FILE, parameter=_MEDIA)
+        return load_file(self, *args)
+
+    def check_allowed_host(self: Any, *args: Any) -> None:
+        if list(self.allowed_media_domains) == [NO_HOST]:
+            raise VLLMValidationError(_OTHER_HOST, parameter=_MEDIA)
+        check_host(self, *args)
+
+    MediaConnector._load_file_url = load_allowed_file
+    MediaConnector._assert_url_in_allowed_media_domains = check_allowed_host

@@ -34,15 +34,16 @@ def log_streams(engine: Any, token_log: Callable[[], TokenLog | None]) -> None:
 def _log_outputs(engine: Any, token_log: Callable[[], TokenLog | None]) -> None:
     from vllm.v1.engine.exceptions import EngineDeadError
 
-    original, resumes_grammars = engine.generate, are_resumed()
+    original, config = engine.generate, engine.vllm_config.structured_outputs_config
+    # Behind reasoning, a grammar applies from a token in the middle of the reply.
+    resumes_grammars = are_resumed() and (not config.reasoning_parser or bool(config.enable_in_reasoning))
     # vLLM ignores biases where it checks the tokens of a draft.
     takes_biases = engine.vllm_config.speculative_config is None
 
     async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         log = token_log()
         if log:
-            resumes_grammar = resumes_grammars and _starts_with_grammar(engine)
-            log.open(_is_continuable(sampling_params, resumes_grammar, takes_biases))
+            log.open(_is_continuable(sampling_params, resumes_grammars, takes_biases))
         async with aclosing(original(prompt, sampling_params, *args, **kwargs)) as outputs:
             try:
                 async for output in outputs:
@@ -55,12 +56,6 @@ def _log_outputs(engine: Any, token_log: Callable[[], TokenLog | None]) -> None:
                 raise
 
     engine.generate = generate
-
-
-def _starts_with_grammar(engine: Any) -> bool:
-    """Whether a grammar applies from the first token, rather than from the end of the reasoning."""
-    config = engine.vllm_config.structured_outputs_config
-    return not config.reasoning_parser or bool(config.enable_in_reasoning)
 
 
 def _is_continuable(params: Any, resumes_grammar: bool, takes_biases: bool) -> bool:

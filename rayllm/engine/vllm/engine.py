@@ -141,7 +141,6 @@ def start_engine(
 
     Args:
         config: vLLM's engine configuration for `arguments`.
-        arguments: vLLM's arguments.
         exports_to_ray: whether Ray's exporter gets the engine's metrics.
         context: forks the engine's process, unless vLLM binds processes to memory nodes; None spawns the process.
 
@@ -174,7 +173,6 @@ def start_engine(
 
 @contextmanager
 def _forked_processes(config: Any, context: ForkContext | None) -> Iterator[None]:
-    """Have vLLM start the engine's process in the context."""
     from vllm.v1.engine import utils
 
     if context is None or config.parallel_config.numa_bind:
@@ -228,7 +226,6 @@ def generated_tokens() -> int:
 
 
 def _samples(name: str) -> list[float]:
-    """The values of one of vLLM's metrics in this process."""
     from prometheus_client import REGISTRY
 
     return [sample.value for metric in REGISTRY.collect() for sample in metric.samples if sample.name == name]

@@ -93,7 +93,6 @@ def http_error(message: str, status: int) -> Exception:
 
 
 def _is_http_error(error: BaseException) -> bool:
-    """Whether `http_error` made the exception."""
     if moved_names.has("GracefulHTTPError"):
         return isinstance(error, moved_names.load("GracefulHTTPError"))
     status = getattr(error, "status_code", HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -69,7 +69,6 @@ def _rename_mapper(model: Any) -> Any:
 
 
 def _side(name: str, mapper: Any) -> tuple[str, bool] | None:
-    """The module of a tensor, and whether the tensor is the lora_A; None for a tensor that is not of LoRA."""
     try:
         return parse_fine_tuned_lora_name(name, mapper) if ".lora_" in name else None
     except ValueError:
@@ -97,7 +96,6 @@ def _module_sizes(manager: Any) -> dict[str, Sizes]:
 
 
 def _parts(manager: Any, name: str, layer: Any) -> list[str]:
-    """The modules of a file that make up a layer of vLLM."""
     if isinstance(layer, FusedMoE3DWithLoRA):
         # As PEFT calls them: gate and up, and down.
         return [f"{name}.base_layer", name]
@@ -105,7 +103,6 @@ def _parts(manager: Any, name: str, layer: Any) -> list[str]:
 
 
 def _layer_sizes(layer: Any, count: int) -> list[Sizes]:
-    """The sizes of a layer's parts."""
     if isinstance(layer, FusedMoE3DWithLoRA):
         return [(0, 0)] * count
     if isinstance(layer, FusedMoEWithLoRA):

@@ -1,9 +1,18 @@
-"""Varies settings of vLLM objects by request."""
+"""Varies by request what vLLM sets once: chat templates, stop tokens, and the ids and times in replies."""
 
 from __future__ import annotations
 
+import hashlib
+import sys
+import time
 from collections.abc import Callable, Collection
+from types import SimpleNamespace
 from typing import Any
+
+from rayllm.core.token_log import TokenLog
+
+# vLLM's packages that make the ids and the creation times of replies.
+_PACKAGES = ("vllm.entrypoints.", "vllm.tool_parsers.")
 
 
 def vary_templates(server: Any, choose: Callable[[], str | None]) -> None:
@@ -31,3 +40,31 @@ def _vary(holder: Any, name: str, change: Callable[[Any], Any]) -> None:
     varied = type(kind.__name__, (kind,), {name: property(lambda self: change(own))})
     del holder.__dict__[name]
     holder.__class__ = varied
+
+
+def make_reproducible(token_log: Callable[[], TokenLog | None]) -> None:
+    """Have vLLM take ids and times from the log of the current reply, if any, as another replica could do again.
+
+    Call once, after vLLM's application was built.
+    """
+    from vllm.utils import random_uuid
+
+    def make_id() -> str:
+        log = token_log()
+        if log is None:
+            return str(random_uuid())
+        seed = f"{log.seed}/{log.next_number()}"
+        return hashlib.blake2b(seed.encode(), digest_size=8).hexdigest()
+
+    def now() -> float:
+        log = token_log()
+        return time.time() if log is None else log.created
+
+    clock = SimpleNamespace(**{**vars(time), "time": now})
+    for name, module in list(sys.modules.items()):
+        if not name.startswith(_PACKAGES):
+            continue
+        if getattr(module, "random_uuid", None) is random_uuid:
+            module.random_uuid = make_id  # type: ignore[attr-defined]
+        if getattr(module, "time", None) is time:
+            module.time = clock  # type: ignore[attr-defined]

@@ -124,11 +124,9 @@ def _sentence(error: dict[str, Any]) -> str:
 
 
 def _param(errors: Sequence[dict[str, Any]]) -> str | None:
-    """The field named by a validator of vLLM."""
     exceptions = (error.get("ctx", {}).get("error") for error in errors)
     return next((name for exception in exceptions if (name := getattr(exception, "parameter", None))), None)
 
 
 def _field_path(location: Sequence[Any]) -> list[str]:
-    """The path of a field in the request, without pydantic's names of types."""
     return [part for part in map(str, location[1:]) if not (("[" in part or "(" in part) and not part.endswith("[]"))]

@@ -110,7 +110,6 @@ def _check_of(
 
 
 def _constraint_of(params: Any) -> tuple[str, str] | None:
-    """The kind and the text of the constraint in SamplingParams."""
     from vllm.v1.structured_output.request import get_structured_output_key
 
     structured = params.structured_outputs

@@ -97,7 +97,6 @@ class AdapterAdmin:
         return adapter
 
     async def _validate(self, name: str, adapter: Adapter) -> None:
-        """Load the adapter in one replica. Raises RayLLMError if the replica refuses the adapter."""
         body = json.dumps({"model": name, "tokens": []}).encode()
         headers = {
             "content-type": "application/json",

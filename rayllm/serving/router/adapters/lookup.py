@@ -96,7 +96,6 @@ class AdapterLookup:
                 del self._pending[adapter]
 
     def _start_lookups(self) -> None:
-        """Look up pending adapters, within the limit on concurrent lookups."""
         while len(self._running) < _MAX_CONCURRENT and (adapters := self._next_batch()):
             task = in_background(self._look_up(adapters))
             self._running.add(task)
@@ -107,7 +106,6 @@ class AdapterLookup:
         self._start_lookups()
 
     def _next_batch(self) -> list[Adapter]:
-        """Pending adapters of one base model."""
         waiting = [adapter for adapter, lookup in self._pending.items() if not lookup.is_sent]
         batch = [adapter for adapter in waiting if adapter.base == waiting[0].base][:_BATCH_SIZE]
         for adapter in batch:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rayllm.core.errors import RequestError
-from rayllm.engine.middleware.response_format import with_schema
+from rayllm.engine.middleware.deprecated_fields import with_schema
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 NAMED = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
