@@ -154,7 +154,7 @@ class ModelReplica:
         return {"ongoing": self._slots.taken, **self._engine.load()}
 
     def _is_saturated(self) -> bool:
-        """Whether the engine has as many prompts waiting as it should: the rest waits in order at the routers."""
+        """Whether enough prompts wait in the engine: further requests wait, in order, at the routers."""
         limit = self._engine.prompt_backlog
         if autoscaling := self._model.deployment_config.autoscaling_config:
             # What is queued here has new replicas started.
@@ -182,7 +182,7 @@ class ModelReplica:
         }
 
     async def adapters(self) -> list[str] | None:
-        """Names of the available adapters; None if they cannot be listed now."""
+        """Names of the available adapters; None if the adapters cannot be listed now."""
         if self._engine.adapter_pool is None:
             return []
         try:

@@ -49,7 +49,7 @@ class DrainGate:
 
 
 async def drain(gate: DrainGate, receiver: Receiver, slots: Slots, timeout_s: float) -> None:
-    """Turn new requests away, and wait up to `timeout_s` seconds for those in progress."""
+    """Turn new requests away, and wait up to `timeout_s` seconds for the requests in progress."""
     gate.is_draining = True
     receiver.drain()
     with suppress(TimeoutError):
@@ -58,7 +58,7 @@ async def drain(gate: DrainGate, receiver: Receiver, slots: Slots, timeout_s: fl
 
 
 def drain_on_sigterm(start: Callable[[], object]) -> None:
-    """Make SIGTERM call `start` instead of ending this process; a second SIGTERM ends it.
+    """Make the first SIGTERM call `start`, and a second SIGTERM end this process.
 
     Args:
         start: called in the main thread, between any two Python instructions, so it must return at once.

@@ -22,7 +22,7 @@ START = Series(
     ("model", "phase"),
     "Seconds that each phase of the replica's start took: fetch, load, warm_up.",
 )
-ADAPTERS = Series("rayllm_resident_adapters", "gauge", ("model",), "Adapters that the replica's engine holds.")
+ADAPTERS = Series("rayllm_resident_adapters", "gauge", ("model",), "Adapters that are loaded in the replica's engine.")
 FETCHED = Series(
     "rayllm_fetched_bytes_total", "counter", ("model",), "Bytes of weights and adapters that the replica has fetched."
 )
@@ -51,7 +51,7 @@ class ReplicaMetrics:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measure the block as the phase `name`, unless it fails."""
+        """Measure the block as the phase `name`, unless the block fails."""
         started_at = time.monotonic()
         with self._start_progress.phase(name):
             yield

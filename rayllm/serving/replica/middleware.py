@@ -25,8 +25,8 @@ from rayllm.serving.replica.slots import SlotHolder, Slots
 class SlotGate:
     """ASGI middleware that limits concurrent requests. A router that gets 503 here asks another replica.
 
-    A request that no replica has a slot for waits here a moment, in the order of classes and tenants. A request of a
-    higher class may take the slot of a lower one whose reply has not begun; that gets 503 as well.
+    If no replica has a free slot, a request waits here for some milliseconds, in the order of classes and tenants. A
+    request of a higher class may preempt a request of a lower class whose reply has not begun; that gets 503 as well.
     """
 
     def __init__(self, app: ASGIApp, slots: Slots) -> None:
@@ -37,7 +37,7 @@ class SlotGate:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 (ASGI servers run applications in tasks)
         if request_id := header(scope, headers.REQUEST_ID):
-            # In the log lines of this task, as in the router's.
+            # The log lines of this task have the same id as the router's.
             name_request_in_logs(request_id)
         current_tenant.set(tenant := header(scope, headers.TENANT))
         work, priority = header(scope, headers.WORK), header(scope, headers.PRIORITY)
@@ -72,7 +72,7 @@ class SlotGate:
 
 
 class _Beginning:
-    """An ASGI `send` that has a request keep its slot once its reply begins, and holds the reply's start until then."""
+    """An ASGI `send` that delays a reply's start until the body begins, when the request can no longer be preempted."""
 
     def __init__(self, send: Send, holder: SlotHolder) -> None:
         self._send = send
@@ -95,13 +95,15 @@ class _Beginning:
 
 
 class RouterGate:
-    """ASGI middleware that lets only routers in: the replica's port is open to the cluster's network.
+    """ASGI middleware that only admits routers: the replica's port is open to the cluster's network.
 
-    It answers lookups of adapters, which take no slot, and requests for this process's metrics, vLLM's among them.
+    Answers lookups of adapters, which need no slot, and requests for this process's metrics, including vLLM's.
 
     Args:
-        key: the replica's, which routers know.
-        labels: of every metric.
+        app: the replica's application.
+        key: the replica's key, which routers know.
+        adapter_pool: None if the model takes no adapters.
+        labels: labels of every metric.
     """
 
     def __init__(self, app: ASGIApp, key: str, adapter_pool: AdapterPool | None, labels: Mapping[str, str]) -> None:

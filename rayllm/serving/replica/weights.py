@@ -27,14 +27,14 @@ class ReplicaWeights:
         """Fetch the weights and the tokenizer.
 
         Returns:
-            The folder of the weights, or the address that vLLM streams them from; and the tokenizer's folder, if it is
-            another.
+            The folder of the weights, or the address that vLLM streams them from; and the tokenizer's own folder, if
+            any.
 
         Args:
-            on_other_nodes: also fetch them on every other node of the placement group, into the same folders.
+            on_other_nodes: also fetch the files on every other node of the placement group, into the same folders.
 
         Raises:
-            SourceError: they cannot be fetched.
+            SourceError: the files cannot be fetched.
             ConfigError: the source has no weights that may be loaded.
         """
         loading = self._model.model_loading_config
@@ -66,7 +66,7 @@ class ReplicaWeights:
 
 
 def _key(source: Source, files: str | None) -> str:
-    """Key within this deployment of a source's files, of its tokenizer if these are None."""
+    """The key within this deployment of a source's files; None stands for the tokenizer's files."""
     context = serve.get_replica_context()
     digest = hashlib.sha256(repr((source, files)).encode()).hexdigest()[:16]
     return f"{context.app_name}/{context.deployment}/{digest}"
