@@ -85,7 +85,9 @@ def vllm_arguments(
     if not values.get("allowed_media_domains"):
         # To vLLM an empty list means every host.
         values["allowed_media_domains"] = [NO_HOST]
-    return _split(values | _structured_outputs(values))
+    values |= _structured_outputs(values)
+    engine = {name: value for name, value in values.items() if name in vllm_names()["engine"]}
+    return VllmArguments(engine, {name: value for name, value in values.items() if name not in engine})
 
 
 def _memory(model: ModelConfig, workers: Workers) -> dict[str, Any]:
@@ -163,9 +165,3 @@ def _structured_outputs(values: dict[str, Any]) -> dict[str, Any]:
             f"accepts; use {' or '.join(_BACKENDS)}, or leave it out."
         )
     return {"structured_outputs_config": chosen}
-
-
-def _split(values: dict[str, Any]) -> VllmArguments:
-    engine_names = vllm_names()["engine"]
-    engine = {name: value for name, value in values.items() if name in engine_names}
-    return VllmArguments(engine, {name: value for name, value in values.items() if name not in engine})

@@ -56,10 +56,7 @@ _ABOUT_PROMPT = re.compile(
     r"|\b(image|audio|video|multimodal)\b"
 )
 # Flags of vLLM's command line, as keys of a model's file.
-_FLAGS = {
-    "--enable-auto-tool-choice": "`tool_calling.auto`",
-    "--tool-call-parser": "`tool_calling.parser`",
-}
+_FLAGS = {"--enable-auto-tool-choice": "`tool_calling.auto`", "--tool-call-parser": "`tool_calling.parser`"}
 _NO_TEMPLATE = (
     "This model has no chat template, so it takes no messages. Use /v1/completions, or give the model a "
     "`prompt_format` or a `chat_template`."

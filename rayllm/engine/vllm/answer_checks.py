@@ -80,5 +80,5 @@ class UnendedReasoning:
                 raise VLLMValidationError(
                     "The model ended its answer while it reasoned, before the constraint applied. Switch reasoning "
                     "off, or constrain the reasoning as well: "
-                    "`engine_kwargs: {structured_outputs_config: {enable_in_reasoning: true}}`.",
+                    "`engine_kwargs: {structured_outputs_config: {enable_in_reasoning: true}}`."
                 )

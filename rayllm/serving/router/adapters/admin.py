@@ -14,13 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from rayllm.core.endpoints import DETOKENIZE
-from rayllm.core.errors import (
-    ADAPTER_UNAVAILABLE,
-    EngineError,
-    ModelNotFoundError,
-    RequestError,
-    UnavailableError,
-)
+from rayllm.core.errors import ADAPTER_UNAVAILABLE, EngineError, ModelNotFoundError, RequestError, UnavailableError
 from rayllm.core.headers import ADAPTER_RELOAD
 from rayllm.core.json_body import parse_body, read_body
 from rayllm.lora import Adapter
@@ -98,11 +92,7 @@ class AdapterAdmin:
 
     async def _validate(self, name: str, adapter: Adapter) -> None:
         body = json.dumps({"model": name, "tokens": []}).encode()
-        headers = {
-            "content-type": "application/json",
-            ADAPTER_RELOAD: "1",
-            **ResolvedModel.of(adapter).headers(name),
-        }
+        headers = {"content-type": "application/json", ADAPTER_RELOAD: "1", **ResolvedModel.of(adapter).headers(name)}
 
         status, answer = 0, b""
 
