@@ -1,1 +1,4 @@
-"""The model's process: an engine, with the middleware and life cycle around it."""
+"""The model's process: an engine, with the middleware and life cycle around it.
+
+Process: replica.
+"""
