@@ -217,7 +217,7 @@ def test_whisper_has_keys_of_its_own() -> None:
         (
             NEMOTRON | {"hybrid_override_pattern": None},
             ConfigError,
-            "hybrid_override_pattern and layers_block_type are",
+            "hybrid_override_pattern or layers_block_type is missing",
         ),
         (QWEN | {"linear_num_key_heads": None}, ConfigError, "linear_num_key_heads is missing"),
         (QWEN | {"mamba_ssm_dtype": "int3"}, ConfigError, "dtype: `int3` is not supported"),
