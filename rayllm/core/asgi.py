@@ -7,6 +7,7 @@ import logging
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
@@ -76,13 +77,13 @@ async def call(
         elif message["type"] == "http.response.body":
             response.body += message.get("body", b"")
 
-    scope = _scope(path, body, headers, method)
+    scope = http_scope(method, path, {**headers, "content-length": str(len(body))}, "latin-1")
     await app(scope if user is None else {**scope, "user": user}, receive, send)
     return response
 
 
-def _scope(path: str, body: bytes, headers: Mapping[str, str], method: str) -> dict[str, object]:
-    all_headers = {**headers, "content-length": str(len(body))}
+def http_scope(method: str, path: str, headers: Mapping[str, str], encoding: str = "utf-8") -> dict[str, Any]:
+    """The scope of a request that comes from no connection."""
     return {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -93,7 +94,7 @@ def _scope(path: str, body: bytes, headers: Mapping[str, str], method: str) -> d
         "raw_path": path.encode(),
         "root_path": "",
         "query_string": b"",
-        "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in all_headers.items()],
+        "headers": [(name.lower().encode(), value.encode(encoding)) for name, value in headers.items()],
         "client": None,
         "server": None,
         "state": {},

@@ -13,8 +13,7 @@ from rayllm.serving.wire.connection import Connection
 from rayllm.serving.wire.exchange import Exchange
 from rayllm.serving.wire.handover.channel import Interruption, Message
 from rayllm.serving.wire.handover.sender import End, Handover, ReplicaGoneError, Sender
-from rayllm.serving.wire.outcome import NotAnsweredError, Outcome, check_turned_away
-from rayllm.serving.wire.refusals import check_refusal, interrupted_event
+from rayllm.serving.wire.outcome import NotAnsweredError, Outcome, check_refusal, check_turned_away, interrupted_event
 
 logger = logging.getLogger(__name__)
 

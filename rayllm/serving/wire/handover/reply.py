@@ -11,6 +11,7 @@ from typing import Any
 from starlette.types import ASGIApp
 from starlette.types import Message as AsgiMessage
 
+from rayllm.core.asgi import http_scope
 from rayllm.core.error_shapes import error_body
 from rayllm.core.errors import UnavailableError
 from rayllm.core.headers import DRAINING, FULL, LOST, PREEMPTED
@@ -57,7 +58,7 @@ class HandedOverRequest:
     async def run(self, app: ASGIApp) -> None:
         """Answer the request with the replica's application."""
         try:
-            scope = self._scope()
+            scope = http_scope(self._head["method"], self._head["path"], self._head["headers"])
             self._stats.add_to(scope)
             if self._journal:
                 self._journal.add_to(scope)
@@ -92,22 +93,6 @@ class HandedOverRequest:
     def adopt_connection(self) -> None:
         """Answer without the router, which has died."""
         self._connection.adopt(self.abort)
-
-    def _scope(self) -> dict[str, Any]:
-        return {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.1",
-            "method": self._head["method"],
-            "scheme": "http",
-            "path": self._head["path"],
-            "raw_path": self._head["path"].encode(),
-            "query_string": b"",
-            "root_path": "",
-            "headers": [(name.encode(), value.encode()) for name, value in self._head["headers"].items()],
-            "client": None,
-            "server": None,
-        }
 
     async def _receive(self) -> AsgiMessage:
         if self._body is not None:
