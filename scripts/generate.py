@@ -24,9 +24,11 @@ from rayllm.serving.cluster.metrics import Series
 from rayllm.serving.replica.metrics import SERIES as REPLICA_SERIES
 from rayllm.serving.router.description import FILE as DESCRIPTION
 from rayllm.serving.router.telemetry.metrics import SERIES as ROUTER_SERIES
+from rayllm.serving.wire.states import STEPS
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "rayllm" / "config" / "data"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 BATCH = ROOT / "docs" / "batch.md"
 OBSERVABILITY = ROOT / "docs" / "observability.md"
 README = ROOT / "README.md"
@@ -53,6 +55,13 @@ def observability_page() -> str:
 def _series_table(series: tuple[Series, ...]) -> str:
     rows = [f"| `{each.name}` | {each.kind} | {', '.join(each.labels)} | {each.help} |" for each in series]
     return "\n".join(["| Series | Kind | Labels | Meaning |", "| --- | --- | --- | --- |", *rows]) + "\n"
+
+
+def architecture_page() -> str:
+    """docs/architecture.md with the steps of an exchange."""
+    rows = [f"| {before.name} | {after.name} | {who} |" for (before, after), who in STEPS.items()]
+    table = ["| from | to | who makes the step, and when |", "| --- | --- | --- |", *rows]
+    return with_table(ARCHITECTURE, "steps", "\n".join(table) + "\n")
 
 
 def readme() -> str:
@@ -98,6 +107,7 @@ def main() -> int:
         ROOT / "rayllm" / "cli" / "rayllm.1": manual,
         ROOT / "docs" / "configuration.md": reference,
         ROOT / "docs" / "model.schema.json": configuration_schema,
+        ARCHITECTURE: architecture_page,
         BATCH: batch_page,
         OBSERVABILITY: observability_page,
         README: readme,
