@@ -90,17 +90,17 @@ def _mixed(period: int | None = None) -> _Layout:
             return _full(fields)
         full = _attention(fields)
         sliding = SlidingCache(full.heads, full.key, full.value, window)
-        types = _types(fields, "sliding_attention", fields.optional("sliding_window_pattern") or period)
+        types = _types(fields, "sliding_attention", period, "sliding_window_pattern")
         return _by_type(fields, types, {"full_attention": (full,), "sliding_attention": (sliding,)})
 
     return caches
 
 
-def _types(fields: Fields, other: str, period: int | None) -> list[str]:
-    """The type of each layer. Where none are listed, the last layer of each `period` is full, the rest are `other`."""
+def _types(fields: Fields, other: str, period: int | None, key: str = "") -> list[str]:
+    """The type of each layer, or, unlisted, full for the last of each `period`, which `key` may set, else `other`."""
     if types := fields.layer_types():
         return types
-    count = fields.required("num_hidden_layers")
+    count, period = fields.required("num_hidden_layers"), fields.optional(key) or period
     return ["full_attention" if period and layer % period == period - 1 else other for layer in range(count)]
 
 
@@ -205,7 +205,7 @@ def _compressed(fields: Fields) -> Caches:
 
 def _delta(fields: Fields) -> Caches:
     """Gated delta nets, and full attention in one layer of four."""
-    types = _types(fields, "linear_attention", fields.optional("full_attention_interval") or 4)
+    types = _types(fields, "linear_attention", 4, "full_attention_interval")
     kinds: dict[str, Caches] = {"linear_attention": (gated_delta_net(fields),), "full_attention": (_attention(fields),)}
     return _by_type(fields, types, kinds)
 
