@@ -50,6 +50,12 @@ def test_llama() -> None:
             {LayerCache(8, 128, 128): 32},
         ),
         (
+            # The pattern of EXAONE 4 is a text, and the types of its layers are listed.
+            {"model_type": "exaone4", "sliding_window": 8, "sliding_window_pattern": "LLLG"}
+            | {"layer_types": ["full_attention"] * 32},
+            {LayerCache(8, 128, 128): 32},
+        ),
+        (
             {"model_type": "deepseek_v3", "kv_lora_rank": 512, "qk_rope_head_dim": 64},
             {LatentCache(1, 512, 64): 32},
         ),
