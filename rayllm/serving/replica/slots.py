@@ -31,7 +31,7 @@ _WAIT_S = 0.15
 
 @dataclass(eq=False)
 class SlotHolder:
-    """A request that asks for a slot, or has one.
+    """A request that asks for a slot, or has a slot.
 
     `work` is its expected cost in tokens; `stop` stops it, so that it gives its slot back, which `keeps_slot` forbids;
     `waits` says whether it waits a moment for a slot, and `held_s` how many seconds it has; `served_tokens` are those
@@ -85,8 +85,10 @@ class Slots:
 
     @asynccontextmanager
     async def take(self, holder: SlotHolder) -> AsyncIterator[bool]:
-        """Take a slot for the block if one is free, becomes free while the request waits, or can be had from a request
-        of a lower class whose reply has not begun; yields whether it was.
+        """Reserve a slot for the block; yields whether the request has a slot.
+
+        A slot is free, becomes free while the request waits, or is that of a request of a lower class whose reply has
+        not begun.
         """
         if not await self._admit(holder):
             self._start_checking()

@@ -222,7 +222,7 @@ class Router:
         return []
 
     async def find_request(self, request_id: str) -> list[dict[str, Any]]:
-        """A recent request of this router, as JSON; none if it has not had it."""
+        """A recent request of this router, as JSON; an empty list for an unknown request."""
         found = self._services.telemetry.recent.find(request_id)
         return [found] if found else []
 
@@ -243,7 +243,7 @@ class Router:
         return [each for answer in answers if isinstance(answer, list) for each in answer]
 
     async def _export_load(self) -> None:
-        """Set the gauges for Ray's exporter, which drops those that are not set periodically."""
+        """Set the gauges again and again: Ray's exporter drops gauges that are not set."""
         while True:
             self._metrics.update_load()
             await asyncio.sleep(_EXPORT_PERIOD_S)

@@ -88,7 +88,7 @@ class Readiness:
         return "waiting" if self.names[model_id] in deployments.statuses else "not deployed"
 
     async def not_ready_reason(self, model_id: str) -> str | None:
-        """Why the model cannot answer; None if it can, or will scale from zero.
+        """Why the model cannot answer; None if the model can, or will scale from zero.
 
         Raises:
             UnavailableError: Ray Serve's controller does not answer.

@@ -1,4 +1,4 @@
-"""One client's request with the reply to it, as a router has it, and the states of the two."""
+"""An exchange: a client's request with its reply, in a router."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": 
 
 
 class GuardedStream(Protocol):
-    """A stream of which a guard releases the parts that it has checked."""
+    """A stream whose parts a guard checks before they are released."""
 
     def feed(self, events: bytes) -> AsyncIterator[bytes]:
         """Check more of the stream."""
@@ -54,7 +54,7 @@ class ReplyGuard(Protocol):
 
 @dataclass(frozen=True)
 class ReplicaRequest:
-    """The request as a replica of one model gets it.
+    """The request in the form that a replica of one model gets.
 
     Args:
         model_id: the model.
@@ -70,7 +70,7 @@ class ReplicaRequest:
 
 
 class Exchange:
-    """A client's request with the reply to it.
+    """A client's request with its reply.
 
     Args:
         request: the request as the router's server has it.
@@ -114,7 +114,7 @@ class Exchange:
 
     @property
     def connection(self) -> Connection | None:
-        """The client's connection, if it can be handed over now."""
+        """The client's connection; None if a handover is not possible now."""
         # Replies to other origins need the CORS headers that the router's middleware adds, and others must be read.
         if "origin" in self.request.headers or self.reply_guard or self._is_relayed:
             return None
@@ -128,7 +128,7 @@ class Exchange:
 
     @property
     def _is_relayed(self) -> bool:
-        """Whether the router writes the stream itself from now on, even if a replica has begun it."""
+        """Whether the router writes the rest of the stream itself, even if a replica has begun the stream."""
         journal = self._relay_journal
         return journal is not None and (isinstance(self._stream, _ConnectionStream) or journal.has_begun)
 
@@ -156,7 +156,7 @@ class Exchange:
         self.enter(State.DONE if is_whole else State.BROKEN)
 
     def open_journal(self) -> JournalFile | None:
-        """The journal of the reply, created on first use; None if there are no descriptors or no memory for it."""
+        """The journal of the reply, created on first use; None without a descriptor or memory for a journal."""
         try:
             self._journal = self._journal or JournalFile.create()
         except OSError as error:
@@ -215,7 +215,7 @@ class Exchange:
             self._close()
 
     def _close(self) -> None:
-        """Release what the exchange keeps, and report what others have answered."""
+        """Release the journals, and report what replicas or the server have answered."""
         if self._state not in (State.DONE, State.BROKEN):
             self.enter(State.BROKEN)
         if connection := self._connection:

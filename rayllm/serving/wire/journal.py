@@ -62,7 +62,7 @@ _FINISH_REASONS = ("", "stop", "length")
 
 
 class StreamJournal(TokenLog):
-    """The journal of one reply, as a process that writes the reply has it.
+    """The journal of one reply, in a process that writes the reply.
 
     Args:
         file: descriptor of the memfd, which the journal closes.
@@ -111,7 +111,7 @@ class StreamJournal(TokenLog):
         self.add_token_bytes(array.array("i", (len(group.token_ids), reason, stop_token, *group.token_ids)).tobytes())
 
     def token_bytes(self, start: int = 0) -> bytes:
-        """The tokens logged so far, as they are in memory, without the first `start` bytes."""
+        """The logged tokens in their form in memory, without the first `start` bytes."""
         return self._memory[_TOKENS + start : _TOKENS + _WORD * self._get(_TOKEN_WORDS)]
 
     def add_token_bytes(self, added: bytes) -> None:
@@ -254,7 +254,7 @@ class StreamJournal(TokenLog):
 
 @dataclass(frozen=True)
 class JournalFile:
-    """A journal as its router keeps it while replicas write; see `StreamJournal` for the fields."""
+    """The journal of one reply, in the router while replicas write; see `StreamJournal` for the fields."""
 
     file: int
     seed: str

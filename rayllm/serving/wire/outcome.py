@@ -62,7 +62,7 @@ def check_turned_away(reply_headers: Container[str]) -> None:
 
 
 def check_refusal(model_id: str, status: int, content_type: str, body: bytes) -> None:
-    """Accept an error of a replica that the client gets as it is.
+    """Accept an error of a replica that the client gets unchanged.
 
     Raises:
         UnavailableError: the replica cannot answer now.

@@ -1,4 +1,4 @@
-"""The states of an exchange, and the steps between them."""
+"""The states and steps of an exchange."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _MAX_LISTED = 1000
 
 
 def described(key: Key) -> dict[str, Any]:
-    """A key as administrators see it, with its status and without its hash."""
+    """A key for administrators: with its status and without its hash."""
     status = "expired" if key.has_expired else "active"
     known = key.model_dump(mode="json", exclude={"hash"})
     return {"object": "key", **known, "tenant": key.tenant or key.name, "status": status}

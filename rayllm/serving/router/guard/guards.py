@@ -1,4 +1,4 @@
-"""The guards of one router, and which requests and replies they are asked about."""
+"""The guards of one router, and the requests and replies that each guard checks."""
 
 from __future__ import annotations
 

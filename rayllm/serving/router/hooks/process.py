@@ -51,7 +51,7 @@ class _Call:
 
 
 class HookProcess:
-    """Runs hooks in a child process, which is replaced once it ends.
+    """Runs hooks in a child process, and starts a new process after its end.
 
     Args:
         max_bytes: most bytes of a body that a hook returns.

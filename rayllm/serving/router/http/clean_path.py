@@ -1,4 +1,4 @@
-"""ASGI middleware that answers paths with needless slashes as those without."""
+"""ASGI middleware that ignores needless slashes in paths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class CleanPath:
-    """Removes a trailing slash, and all but one where there are several. Redirects would name the wrong scheme or host.
+    """Removes a trailing slash, and repeated slashes. Redirects would name the wrong scheme or host.
 
     Args:
         kept: the path of a page, whose relative addresses would lead elsewhere from the path without its slash.

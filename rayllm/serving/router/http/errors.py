@@ -23,7 +23,7 @@ def path_of(request: Request) -> str:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Map our exceptions, the framework's and unexpected ones to replies of one shape."""
+    """Map all exceptions, ours, the framework's and unexpected ones, to replies of the API's shape."""
     app.add_exception_handler(RayLLMError, _rayllm_error)
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(ClientDisconnect, _client_disconnect)

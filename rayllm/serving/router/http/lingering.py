@@ -16,7 +16,7 @@ _MAX_CONNECTIONS = 100
 
 
 def close_gently(transport: asyncio.Transport) -> None:
-    """Close a connection once its client has ended it as well, or has sent too much, or for too long."""
+    """Close a connection once the client has ended it, has sent too much, or has sent for too long."""
     if transport.is_closing():
         return
     if Lingering.count >= _MAX_CONNECTIONS:
@@ -29,7 +29,7 @@ def close_gently(transport: asyncio.Transport) -> None:
 
 
 class Lingering(asyncio.Protocol):
-    """The protocol of such a connection, in place of the one that has answered."""
+    """The protocol of a connection that is closed gently, in place of the protocol that has answered."""
 
     count: ClassVar[int] = 0
     """Connections that linger now."""
@@ -56,7 +56,7 @@ class Lingering(asyncio.Protocol):
         self._replaced.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass on that the connection has ended, and count it no more."""
+        """Pass on that the connection has ended."""
         Lingering.count -= 1
         self._timer.cancel()
         self._replaced.connection_lost(exc)
@@ -72,7 +72,7 @@ class GentleTransport:
         return getattr(self._protocol.transport, name)
 
     def close(self) -> None:
-        """Close the connection; requests that it has read ahead are not answered."""
+        """Close the connection without an answer to requests that were read ahead."""
         if self._protocol.is_receiving:
             self._protocol.pipeline.clear()
             close_gently(self._protocol.transport)

@@ -17,7 +17,7 @@ async def listening_hosts(config: RouterConfig) -> list[str]:
 
 
 def listening_addresses(config: RouterConfig) -> list[tuple[str, str]]:
-    """The same, each with the key that sets it; without Ray Serve's while it does not run. Blocks."""
+    """Hosts with the configuration keys that set them; Ray Serve's only while Serve runs. Blocks."""
     own = [("router.listen", config.address[0])] if config.address else []
     client = serve_controller(required=False) if ray.is_initialized() else None
     if client is None:

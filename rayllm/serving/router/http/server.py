@@ -103,7 +103,7 @@ class HttpServer:
         scope["extensions"] = {CONNECTION: Connection(cycle, transport, self.limits.send_timeout_s)}
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Assign the request its id, and log one line about it."""
+        """Assign a request id, and log a line about the request."""
         request_id = _request_id(scope)
         name_request_in_logs(request_id)
         scope["headers"] = [h for h in scope["headers"] if h[0] != _ID] + [(_ID, request_id.encode("latin-1"))]
@@ -166,7 +166,7 @@ class HttpServer:
 async def open_http_server(
     app: ASGIApp, app_name: str, config: RouterConfig, refused: Callable[[RayLLMError], None]
 ) -> HttpServer | None:
-    """Start the application's server if the configuration, or Ray Serve, gives it an address.
+    """Start the application's server if the configuration, or Ray Serve, names an address.
 
     Raises:
         ClusterError: the address is not available, or belongs to another application.

@@ -1,1 +1,1 @@
-"""The replicas of each model as a router sees them, and how requests reach them."""
+"""The replicas of each model, as a router sees them."""

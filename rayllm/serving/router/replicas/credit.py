@@ -63,7 +63,7 @@ class Credit:
         self._left = 0
 
     def on_slot_freed(self, priority: Priority | None = None) -> None:
-        """Count a slot that has become free; `priority` is the class of this router's request, if it was one."""
+        """Count a slot that has become free; `priority` is the class of this router's request in it, if any."""
         if priority is not None:
             self._requests[priority] -= 1
         if self._left is not None:

@@ -1,4 +1,4 @@
-"""Dispatching of requests to replicas, with retries on others."""
+"""Dispatching of requests to replicas, with retries on other replicas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DYING_S = 0.1
 
 
 class SuspectError(Exception):
-    """Several replicas crashed, and this is the only request that they had in common."""
+    """Several replicas crashed, and this request is all that they had in common."""
 
 
 class Dispatcher:
@@ -42,7 +42,7 @@ class Dispatcher:
         priority: Priority = Priority.STANDARD,
         tenant: str = "",
     ) -> None:
-        """Call `send` with a replica that has a free slot, and again with others while the outcome is not final.
+        """Call `send` with a replica that has a free slot, and with further replicas until the outcome is final.
 
         Where no replica can be reached, the request is queued until a replica can.
 

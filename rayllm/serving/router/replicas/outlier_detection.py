@@ -35,7 +35,7 @@ class ReplyHistory:
         self._replies = self._failures = 0.0
 
     def counts(self) -> tuple[float, float]:
-        """Weighted number of replies, and of failures among them."""
+        """Weighted numbers of replies and of failures."""
         self._age()
         return self._replies, self._failures
 

@@ -1,4 +1,4 @@
-"""One replica as a router sees it: where it is, how loaded, and how healthy."""
+"""A replica as a router sees it: address, load and health."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Replica:
             self._set_health(Health.OPEN)
 
     async def _probe(self) -> None:
-        """Connect to the replica's address again and again until it accepts."""
+        """Connect to the replica's address again and again until the replica accepts."""
         address = urlsplit(self.address)
         while True:
             await asyncio.sleep(_PROBE_EVERY_S)

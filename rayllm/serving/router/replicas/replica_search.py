@@ -47,7 +47,7 @@ class ReplicaSearch:
 
     @property
     def waited_for(self) -> str:
-        """The reason why the request was queued, "" if it was not.
+        """The reason why the request was queued; "" for a request that was not queued.
 
         A preempted request waited for a higher class; of other reasons, the one that lasted longest counts.
         """

@@ -1,4 +1,4 @@
-"""The replicas of one model as a router sees them, and the queue of requests that wait for one."""
+"""The replicas of one model, and the queue of requests that wait for a replica."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LONGEST_RETRY_S = 300.0
 
 @dataclass
 class _Waiting:
-    """A queued request, with the replica that it gets."""
+    """A queued request, and a future of its replica."""
 
     search: ReplicaSearch
     replica: asyncio.Future[Replica]
@@ -67,7 +67,7 @@ class ReplicaSet:
         return len(self._waiting)
 
     def configure(self, routing: str, queue_timeout_s: float) -> None:
-        """Apply new options; the policy keeps its state unless it changes."""
+        """Apply new options; an unchanged policy keeps its state."""
         if routing != self._routing:
             self._routing, self._policy = routing, create_policy(routing)
         self._queue_timeout_s = queue_timeout_s
@@ -103,7 +103,7 @@ class ReplicaSet:
         return ReplicaSearch(request, deadline, priority, tenant)
 
     async def attempt(self, search: ReplicaSearch, send: SendToReplica) -> tuple[Replica, Outcome]:
-        """Send the request to a replica with a free slot; until the end, it counts as in progress there.
+        """Send the request to a replica with a free slot, and count the request as in progress there until the end.
 
         Raises:
             UnavailableError: no replica has a free slot in time, or the queue is full.
@@ -186,7 +186,7 @@ class ReplicaSet:
         replica.credit.on_slot_freed(search.priority)
 
     def _check_outlier(self, replica: Replica) -> None:
-        """Eject a replica that has failed, unless the others fail as well."""
+        """Eject a replica that has failed, unless the other replicas fail as well."""
         others = [other.history for other in self._members.values() if other is not replica and other.is_open]
         if replica.is_open and is_outlier(replica.history, others):
             replica.eject()

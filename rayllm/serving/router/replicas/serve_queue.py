@@ -1,4 +1,4 @@
-"""Ray Serve's count of queued requests in front of a deployment, by which it scales."""
+"""Ray Serve's count of queued requests in front of a deployment, by which Serve scales."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client's request, as the router reads it."""
+"""A client's request and what the router knows of the sender."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request may take in tokens, as vLLM reads it."""
+"""How many tokens a request may take, counted as vLLM reads the request."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def demand_of_form(size: int, fields: Iterable[tuple[str, str]]) -> Demand:
 
 
 def whole_number(value: Any) -> int | None:
-    """A number as vLLM's schemas read it, which take texts such as "8_000", too; None if it is none."""
+    """A number as vLLM's schemas read numbers, which accept texts such as "8_000"; None for anything else."""
     if isinstance(value, int):
         return int(value)
     if not isinstance(value, str | float):
@@ -82,7 +82,7 @@ def _limit(body: Mapping[str, Any], names: Iterable[str]) -> int | None:
 
 
 def _prompt_bytes(path: str, body: Mapping[str, Any]) -> int:
-    """Bytes of all that a model may read, with what several prompts have in common once for each."""
+    """Bytes of all that a model may read; what several prompts have in common counts once for each prompt."""
     many = ("messages",) if path == CHAT_BATCH else () if path in _LIMITS else _SCORED
     name = next((name for name in many if isinstance(body.get(name), list)), None)
     if name is None:
@@ -104,5 +104,5 @@ def _bytes(leaf: Leaf) -> int:
 
 
 def _entries(prompt: Any) -> int:
-    """Prompts or conversations in a field that may also be one of them: a text, token IDs or a list of messages."""
+    """How many prompts a field holds, which may be one text, token IDs or list of messages."""
     return len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1

@@ -73,7 +73,7 @@ class JsonPayload(Payload):
         return replace(self, raw=self._raw_with(f'"model": {json.dumps(name)}'), model=name)
 
     def without_hosted_tools(self, has_tool_server: bool) -> tuple[JsonPayload, list[HostedTool]]:
-        """The same request without the hosted tools that are not run, and those.
+        """The request without the hosted tools that are not run, and the types of these tools.
 
         Raises:
             RequestError: its `tool_choice` calls one of them.

@@ -79,7 +79,7 @@ def texts_of(raw: bytes) -> list[str]:
 
 
 def reply_texts(body: dict[str, Any]) -> list[str]:
-    """The texts of each answer in a reply, in order, with those of one answer joined."""
+    """The text of each answer in a reply, in order."""
     found = []
     for name in _REPLY_FIELDS:
         value = body.get(name)

@@ -22,7 +22,7 @@ _NOT_IN_HEADERS = re.compile(r"[^\w.-]", re.ASCII)
 
 @dataclass(frozen=True)
 class Tools:
-    """The tools of a request with hosted ones.
+    """The tools of a request that has hosted tools.
 
     `hosted` are those, and `called` what `tool_choice` calls of them; `requires_call` says that it requires a call of
     any tool. `others` are the tools of the client as JSON, and `on_server` those that a tool server may run, both
@@ -37,7 +37,7 @@ class Tools:
 
     @classmethod
     def of(cls, body: dict[str, Any]) -> Tools | None:
-        """The tools of a request; None without hosted ones."""
+        """The tools of a request; None without hosted tools."""
         tools, choice = body.get("tools"), body.get("tool_choice")
         hosted = hosted_tools(tools)
         if not isinstance(tools, list) or not hosted or len(tools) > _MAX_TOOLS:

@@ -1,4 +1,4 @@
-"""Tracing as the environment configures it, by OpenTelemetry's specification.
+"""Tracing by the environment variables of OpenTelemetry's specification.
 
 Variables are `OTEL_TRACES_EXPORTER`, `OTEL_EXPORTER_OTLP_ENDPOINT` and the like. OpenTelemetry's SDK is imported only
 where the environment asks for traces.

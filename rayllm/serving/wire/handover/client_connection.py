@@ -91,7 +91,7 @@ class ClientConnection:
             await self._send(self._journal.rest(self._socket))
 
     def adopt(self, on_disconnect: Callable[[], None]) -> None:
-        """Own the connection after the router has died, and close it after this reply.
+        """Own the connection after the router has died, and close the connection after this reply.
 
         Args:
             on_disconnect: called when the client disconnects.

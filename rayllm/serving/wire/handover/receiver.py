@@ -15,7 +15,7 @@ from rayllm.serving.wire.handover.reply import HandedOverRequest
 
 
 class Receiver:
-    """Listens for routers on this node, and answers the requests they hand over.
+    """Accepts routers of this node, and answers the requests that routers hand over.
 
     Args:
         app: the replica's application.
@@ -39,7 +39,7 @@ class Receiver:
         asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
     def drain(self) -> None:
-        """Accept no more routers, and tell connected ones to send no more requests. Requests in progress continue."""
+        """Accept no more routers, and tell connected routers to stop sending. Requests in progress continue."""
         if self._socket is None:
             return
         asyncio.get_running_loop().remove_reader(self._socket)

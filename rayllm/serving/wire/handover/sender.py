@@ -70,7 +70,7 @@ class Handover:
 
     @property
     def bytes_sent(self) -> int | None:
-        """Bytes of the reply that have been written to the client's connection; None if it is closed."""
+        """Bytes of the reply that have been written to the client's connection; None if the connection is closed."""
         try:
             return accepted_bytes(self.connection) - self.accepted_before
         except OSError:
@@ -146,7 +146,7 @@ class Sender:
         return handover.end.result()
 
     def close(self) -> None:
-        """Close the channel; the replica finishes by itself what it has."""
+        """Close the channel; the replica finishes its replies without this router."""
         self._is_closed = True
         pending, self._handovers = self._handovers, {}
         for handover in pending.values():

@@ -1,4 +1,4 @@
-"""Listening sockets that outlive the router processes that accept from them.
+"""Listening sockets that outlive router processes.
 
 Process: router; a small process of its own (`socket_keeper`).
 """

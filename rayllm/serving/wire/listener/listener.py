@@ -35,7 +35,7 @@ _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class LocalListener:
-    """A listening socket of this process, which ends with it.
+    """A listening socket that ends with this process.
 
     Args:
         host: address to listen on.
@@ -49,7 +49,7 @@ class LocalListener:
 
     @property
     def port(self) -> int:
-        """The port, once it listens."""
+        """The port, once the socket listens."""
         assert self._listening  # noqa: S101  (called only while it listens)
         return int(self._listening.getsockname()[1])
 
@@ -129,7 +129,7 @@ class KeptListener(LocalListener):
         self._following = asyncio.create_task(self._follow(keeper))
 
     async def stop(self, is_deleted: bool = True) -> None:
-        """Accept no more connections; unless `is_deleted`, another router accepts those that wait."""
+        """Accept no more connections; unless `is_deleted`, another router accepts waiting connections."""
         if self._following:
             self._following.cancel()
             await asyncio.wait([self._following])
@@ -298,7 +298,7 @@ def _start(name: str, raylet: int, service: str, listening: socket.socket) -> No
 
 
 def _service(raylet: int, app: str) -> str:
-    """A name that no other service of this machine has, in whatever container it runs."""
+    """A name that no other service of this machine has, in whatever container."""
     return f"{os.stat('/proc/self/ns/pid').st_ino}-{raylet}-{_digest(app)}"
 
 

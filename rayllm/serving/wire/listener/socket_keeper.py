@@ -112,7 +112,7 @@ class SocketKeeper:
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """Process id and user id of the other end of a Unix socket; the first is 0 for one in another container.
+    """Process id and user id of the other end of a Unix socket; the process id is 0 for a process of another container.
 
     Source: unix(7), `struct ucred`.
     """
