@@ -51,7 +51,7 @@ class RequestScopeMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         _scope.set(scope)
-        source = StatsSource.of(scope)
+        source = StatsSource.in_scope(scope)
         if source is None:
             await self._app(scope, receive, send)
             return

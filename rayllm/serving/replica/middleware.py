@@ -49,7 +49,7 @@ class SlotGate:
             tenant=tenant,
             waits=bool(header(scope, headers.WAITS)),
         )
-        source = StatsSource.of(scope)
+        source = StatsSource.in_scope(scope)
         async with self._slots.take(holder) as has_slot:
             if source:
                 source.held_s = holder.held_s

@@ -52,7 +52,7 @@ class UsageMeter:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         key = header(scope, headers.USAGE)
-        source = StatsSource.of(scope)
+        source = StatsSource.in_scope(scope)
         if not key or source is None:
             await self._app(scope, receive, send)
             return

@@ -208,7 +208,7 @@ class RouterApplication:
         router = self._config.router
         if router.admin_keys or router.needs_keys:
             found |= await self._adapter_registry.all()
-        return {name: ResolvedModel.of(adapter) for name, adapter in found.items()}
+        return {name: ResolvedModel.for_adapter(adapter) for name, adapter in found.items()}
 
     async def no_stored_response(self, request: Request) -> Response:
         """`/v1/responses/{id}`: neither replicas nor routers store responses."""

@@ -117,7 +117,7 @@ class Forwarder:
 
     async def _read_json(self, client: ClientRequest, raw: bytes) -> JsonPayload:
         content_type = client.request.headers.get("content-type", "application/json")
-        return JsonPayload.of(raw, content_type, await self._bodies.read(raw, client.path, client.caller.tenant))
+        return JsonPayload.from_raw(raw, content_type, await self._bodies.read(raw, client.path, client.caller.tenant))
 
     async def _answer(self, client: ClientRequest, payload: Payload, reserve: Reserve) -> None:
         """Have the model answer, or a fallback of the model.

@@ -25,7 +25,7 @@ class ResolvedModel:
     adapter: Adapter | None = None
 
     @classmethod
-    def of(cls, adapter: Adapter) -> ResolvedModel:
+    def for_adapter(cls, adapter: Adapter) -> ResolvedModel:
         """An adapter with its base model."""
         return cls(adapter.base, adapter)
 
@@ -111,7 +111,7 @@ class ModelRegistry:
             # An adapter registered under its own name has its full name, too.
             if (entry := registered.get(adapter.name)) and entry.base == adapter.base:
                 adapter = entry
-        return ResolvedModel.of(adapter)
+        return ResolvedModel.for_adapter(adapter)
 
     def raise_not_found(self, name: str, caller: Caller) -> NoReturn:
         """Raise the error for an unknown name; its message lists the models that the caller may use."""

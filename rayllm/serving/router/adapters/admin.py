@@ -92,7 +92,7 @@ class AdapterAdmin:
 
     async def _validate(self, name: str, adapter: Adapter) -> None:
         body = json.dumps({"model": name, "tokens": []}).encode()
-        headers = {"content-type": "application/json", ADAPTER_RELOAD: "1", **ResolvedModel.of(adapter).headers(name)}
+        headers = {"content-type": "application/json", ADAPTER_RELOAD: "1", **ResolvedModel.for_adapter(adapter).headers(name)}
 
         status, answer = 0, b""
 

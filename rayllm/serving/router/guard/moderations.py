@@ -73,7 +73,7 @@ class ModerationsApi:
             return body
 
         async def read(raw: bytes) -> Payload:
-            return JsonPayload.of(raw, "application/json", summarize(raw))
+            return JsonPayload.from_raw(raw, "application/json", summarize(raw))
 
         changed = await self._hooks.apply(client, await read(json.dumps(body).encode()), read)
         return parse_body(changed.raw)

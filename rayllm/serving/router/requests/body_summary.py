@@ -35,7 +35,7 @@ def summarize(raw: bytes, path: str = CHAT) -> Summary:
     body = parse_body(raw)
     model, demand = checked_model(body.get("model")), demand_of(path, body)
     routing = routing_request(body, demand.prompt_bytes, demand.answer_limit)
-    return Summary(model, bool(body.get("stream")), routing, demand, Tools.of(body))
+    return Summary(model, bool(body.get("stream")), routing, demand, Tools.in_body(body))
 
 
 def checked_model(model: Any) -> str:

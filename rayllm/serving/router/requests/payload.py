@@ -60,7 +60,7 @@ class JsonPayload(Payload):
     tools: Tools | None
 
     @classmethod
-    def of(cls, raw: bytes, content_type: str, summary: Summary) -> JsonPayload:
+    def from_raw(cls, raw: bytes, content_type: str, summary: Summary) -> JsonPayload:
         """A payload from a body and its summary."""
         found = summary.model, summary.wants_stream, summary.routing, summary.demand, summary.tools
         return cls(raw, content_type, *found)

@@ -36,7 +36,7 @@ class Tools:
     on_server: str
 
     @classmethod
-    def of(cls, body: dict[str, Any]) -> Tools | None:
+    def in_body(cls, body: dict[str, Any]) -> Tools | None:
         """The tools of a request; None without hosted tools."""
         tools, choice = body.get("tools"), body.get("tool_choice")
         hosted = hosted_tools(tools)

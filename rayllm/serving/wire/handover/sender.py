@@ -205,7 +205,7 @@ class Sender:
         if handover.end.done():
             return
         if message is not None and (stats := message.head.get("stats")):
-            handover.stats = RequestStats.of(stats)
+            handover.stats = RequestStats.from_json(stats)
         if message is not None and message.kind is Kind.REFUSED:
             handover.refusal = message
             handover.end.set_result(End.REFUSED)

@@ -117,7 +117,7 @@ class _StreamRelay:
             if kind is Frame.EVENTS:
                 await self._send(content)
             elif kind is Frame.STATS:
-                self.exchange.record.stats = RequestStats.of(json.loads(content))
+                self.exchange.record.stats = RequestStats.from_json(json.loads(content))
             elif kind is Frame.END:
                 if self.journal:
                     self.journal.unsent(b"", is_last=True)

@@ -91,7 +91,7 @@ class HttpTransport:
             check_turned_away(response.headers)
             kept = {name: response.headers[name] for name in ("retry-after",) if name in response.headers}
             text = response.headers.get(STATS)
-            stats = RequestStats.of(json.loads(text)) if text else None
+            stats = RequestStats.from_json(json.loads(text)) if text else None
             content_type, is_framed = response.headers.get("content-type", ""), FRAMES in response.headers
             yield Reply(response.status, content_type, kept, response.content, stats, is_framed)
         finally:

@@ -206,5 +206,5 @@ async def test_a_server_that_wants_none_costs_nothing() -> None:
 
 def test_they_travel_as_json() -> None:
     stats = RequestStats(1, 2, 3, 0.5, 0.25, 0.125, "length")
-    assert RequestStats.of(stats.as_json()) == stats
-    assert RequestStats.of({"prompt_tokens": 7, "from_a_newer_version": 1}) == RequestStats(7)
+    assert RequestStats.from_json(stats.as_json()) == stats
+    assert RequestStats.from_json({"prompt_tokens": 7, "from_a_newer_version": 1}) == RequestStats(7)

@@ -31,7 +31,7 @@ async def ledger_after(folder: Path, fault: str, is_continuable: bool) -> str:
     journal = JournalFile.create().open()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        source = StatsSource.of(scope)
+        source = StatsSource.in_scope(scope)
         assert source
         source.read = lambda: STATS
         journal.open(is_continuable)
@@ -61,7 +61,7 @@ async def test_a_stream_that_goes_on_elsewhere_is_counted_there(
 
 async def test_it_is_written_once_and_before_the_client_has_all_of_its_reply(tmp_path: Path) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        source = StatsSource.of(scope)
+        source = StatsSource.in_scope(scope)
         assert source
         source.read = lambda: STATS
         await send({"type": "http.response.start", "status": 200, "headers": []})

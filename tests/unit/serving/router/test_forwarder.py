@@ -220,7 +220,7 @@ class Answer:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.scopes.append(scope)
-        if source := StatsSource.of(scope):
+        if source := StatsSource.in_scope(scope):
             source.read = lambda: self.stats
         self.bodies.append((await receive())["body"])
         self.at_once += 1
@@ -957,7 +957,7 @@ STATS = RequestStats(3, 1, 5, 0.5, 0.25, 2.0, "stop")
 
 async def whole(scope: Any, receive: Any, send: Any) -> None:
     """Answers as vLLM does where no stream is asked for."""
-    source = StatsSource.of(scope)
+    source = StatsSource.in_scope(scope)
     assert source
     source.read = lambda: STATS
     await JSONResponse({"x": 1})(scope, receive, send)

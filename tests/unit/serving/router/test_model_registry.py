@@ -42,8 +42,8 @@ def adapted(**lora: Any) -> ModelRegistry:
         ("q", ResolvedModel("q")),
         ("gpt", ResolvedModel("q")),
         ("q:7b", ResolvedModel("q:7b")),
-        ("q:x", ResolvedModel.of(Adapter("q", "x"))),
-        ("q:7b:x", ResolvedModel.of(Adapter("q:7b", "x"))),
+        ("q:x", ResolvedModel.for_adapter(Adapter("q", "x"))),
+        ("q:7b:x", ResolvedModel.for_adapter(Adapter("q:7b", "x"))),
     ],
 )
 def test_a_name_means_a_model_and_perhaps_an_adapter(name: str, resolved: ResolvedModel) -> None:
@@ -58,22 +58,22 @@ def test_what_is_no_adapters_name_means_nothing(name: str) -> None:
 
 def test_an_adapter_registered_by_its_own_name_has_its_full_name_too() -> None:
     registered = {"x": Adapter("q", "x", "/place")}
-    expected = ResolvedModel.of(Adapter("q", "x", "/place"))
+    expected = ResolvedModel.for_adapter(Adapter("q", "x", "/place"))
     assert adapted().resolve("q:x", registered) == adapted().resolve("x", registered) == expected
-    assert adapted().resolve("q:7b:x", registered) == ResolvedModel.of(Adapter("q:7b", "x"))
+    assert adapted().resolve("q:7b:x", registered) == ResolvedModel.for_adapter(Adapter("q:7b", "x"))
 
 
 def test_a_registered_adapter_wins_over_a_found_one_but_never_over_a_model() -> None:
     registered = {name: Adapter("q", "x", "/place") for name in ("q:x", "mine", "q:7b", "gpt")}
     found = {name: adapted().resolve(name, registered) for name in registered}
-    assert found["q:x"] == found["mine"] == ResolvedModel.of(Adapter("q", "x", "/place"))
+    assert found["q:x"] == found["mine"] == ResolvedModel.for_adapter(Adapter("q", "x", "/place"))
     assert (found["q:7b"], found["gpt"]) == (ResolvedModel("q:7b"), ResolvedModel("q"))
 
 
 def test_a_configured_adapter_has_a_short_name_too() -> None:
     base = {"model_loading_config": {"model_id": "q"}, "lora_config": {"lora_modules": ["x=/place"]}}
     found = ModelRegistry(load_app({"llm_configs": [base]}))
-    assert found.resolve("x") == found.resolve("q:x") == ResolvedModel.of(Adapter("q", "x"))
+    assert found.resolve("x") == found.resolve("q:x") == ResolvedModel.for_adapter(Adapter("q", "x"))
     assert found.modules == [Adapter("q", "x")]
 
 
@@ -84,7 +84,7 @@ def test_an_adapters_card_names_its_base_as_the_parent() -> None:
 
 
 def test_a_place_goes_into_a_header_whatever_it_is_named() -> None:
-    headers = ResolvedModel.of(Adapter("q", "x", "/a b/ä\r\n")).headers("mine")
+    headers = ResolvedModel.for_adapter(Adapter("q", "x", "/a b/ä\r\n")).headers("mine")
     assert headers == {
         "x-rayllm-model": "mine",
         "x-rayllm-adapter": "x",

@@ -116,7 +116,7 @@ async def test_an_adapter_is_tried_then_known_then_forgotten() -> None:
     assert (reply.status_code, reply.text) == (200, "Success: LoRA adapter 'q:x' added successfully.")
     assert service.replica.asked == [("q", "x")]
     [headers] = service.replica.tried
-    assert headers.items() >= ResolvedModel.of(Adapter("q", "x", "/x")).headers("q:x").items()
+    assert headers.items() >= ResolvedModel.for_adapter(Adapter("q", "x", "/x")).headers("q:x").items()
     assert service.registry.known == {"q:x": Adapter("q", "x", "/x")}
     reply = await service.post(UNLOAD, {"lora_name": "q:x"})
     assert (reply.status_code, service.registry.known) == (200, {})

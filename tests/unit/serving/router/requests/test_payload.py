@@ -38,7 +38,7 @@ def test_a_request_names_its_model(body: dict[str, Any]) -> None:
     "raw", [b'{"model": "a",  "x": [1]}', b' {"x": [1], "model": "a"}\n\t ', b'{"model":"a","x":[1]\r}']
 )
 async def test_json_for_another_model(raw: bytes) -> None:
-    payload = JsonPayload.of(raw, "application/json", summarize(raw))
+    payload = JsonPayload.from_raw(raw, "application/json", summarize(raw))
     other = await (await payload.for_model("b")).for_model('c"\\')
     assert json.loads(other.raw) == {"model": 'c"\\', "x": [1]}
     assert (payload.model, other.model) == ("a", 'c"\\')

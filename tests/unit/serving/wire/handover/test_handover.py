@@ -39,7 +39,7 @@ class Replica:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         message = await receive()
         self.seen.append((scope, message["body"]))
-        if source := StatsSource.of(scope):
+        if source := StatsSource.in_scope(scope):
             source.read = lambda: self.stats
 
         async def listen() -> None:

@@ -21,7 +21,7 @@ EVENTS = "text/event-stream; charset=utf-8"
 
 def application(content_type: str, *chunks: bytes, stats: RequestStats | None = FOUND) -> Any:
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        source = StatsSource.of(scope)
+        source = StatsSource.in_scope(scope)
         assert source
         source.read = lambda: stats
         headers = [(b"content-type", content_type.encode())]
@@ -45,7 +45,7 @@ def frames(reply: httpx.Response) -> list[tuple[Frame, bytes]]:
 
 async def test_a_whole_reply_has_the_stats_in_a_header() -> None:
     reply = await ask(application("application/json", b"{}"))
-    assert (reply.content, RequestStats.of(json.loads(reply.headers[STATS]))) == (b"{}", FOUND)
+    assert (reply.content, RequestStats.from_json(json.loads(reply.headers[STATS]))) == (b"{}", FOUND)
     assert FRAMES not in reply.headers
 
 
@@ -53,7 +53,7 @@ async def test_a_whole_reply_has_the_stats_in_a_header() -> None:
 async def test_a_stream_has_them_in_a_frame(chunks: tuple[bytes, ...]) -> None:
     *events, (kind, stats), end = frames(await ask(application(EVENTS, *chunks)))
     assert b"".join(content for kind, content in events if kind is Frame.EVENTS) == b"data: a\n\ndata: b\n\n"
-    assert (kind, RequestStats.of(json.loads(stats)), end) == (Frame.STATS, FOUND, (Frame.END, b""))
+    assert (kind, RequestStats.from_json(json.loads(stats)), end) == (Frame.STATS, FOUND, (Frame.END, b""))
 
 
 async def test_a_stream_has_them_in_between_lest_the_router_does_not_see_the_end() -> None:
