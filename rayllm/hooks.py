@@ -3,8 +3,6 @@
 This module imports nothing but the standard library, as hooks run in a process of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Who can reach a service without keys."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from rayllm.config import RouterConfig

@@ -1,7 +1,5 @@
 """The file of keys: YAML with the keys' hashes, on disk or in a bucket."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Limits of a key."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Tokens of an OpenID Connect issuer, in place of API keys."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The quota of one key: what is used, and what routers have leased of the rest."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What keys have used: one entry for each request, and sums of them."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence

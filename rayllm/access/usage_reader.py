@@ -1,7 +1,5 @@
 """Sums of the usage ledger, read in slices."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

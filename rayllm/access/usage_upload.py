@@ -5,8 +5,6 @@ replaces the last one until that is full. So a repeated upload, by any process, 
 nothing is counted twice.
 """
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import logging

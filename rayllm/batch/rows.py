@@ -4,8 +4,6 @@ The input's columns pass through untouched. The stages' data is one mapping per 
 Arrow has no common type for images, or for parameters that differ from row to row.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any

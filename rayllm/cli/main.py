@@ -1,7 +1,5 @@
 """The `rayllm` command."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import sys

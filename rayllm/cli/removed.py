@@ -1,7 +1,5 @@
 """Commands and options of an earlier version, which say for one version what to use instead."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import IO, Any
 

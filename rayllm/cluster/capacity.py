@@ -1,7 +1,5 @@
 """The nodes of the Ray cluster, and whether a model fits, checked before anything waits for resources."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The runtime environment of a model's processes."""
 
-from __future__ import annotations
-
 import os
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any

@@ -1,7 +1,5 @@
 """Tasks on the other bundles of a replica's placement group, before the engine starts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

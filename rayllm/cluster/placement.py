@@ -1,7 +1,5 @@
 """Placement groups: from a model's parallelism to bundles. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

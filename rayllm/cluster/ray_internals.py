@@ -3,8 +3,6 @@
 `tests/unit/cluster/test_ray_internals.py` lists all of them and checks them against the installed Ray.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import cache

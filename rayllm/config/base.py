@@ -1,7 +1,5 @@
 """Base class of the configuration schemas, and validators of texts."""
 
-from __future__ import annotations
-
 import re
 
 from pydantic import AfterValidator, BaseModel, ConfigDict

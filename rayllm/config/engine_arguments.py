@@ -1,7 +1,5 @@
 """Names of the installed vLLM's engine and server arguments, parsers and request fields."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.resources import files
 from typing import Any

@@ -1,7 +1,5 @@
 """Validation errors for people, as `file: key.path: what is wrong, and how to fix it`."""
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -3,8 +3,6 @@
 read (YAML) → upgrade (older spellings) → resolve (paths) → validate (schema). Faults of all files are collected.
 """
 
-from __future__ import annotations
-
 import glob
 import logging
 import re

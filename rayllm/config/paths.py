@@ -1,7 +1,5 @@
 """Resolve relative paths in configuration files, and read the chat templates that they name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Expand `${env:NAME}` references to environment variables, and find references that nothing expands."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

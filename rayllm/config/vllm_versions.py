@@ -3,8 +3,6 @@
 `scripts/vllm_names.py` writes data/vllm/<series>.json from an installed vLLM; a test fails when they drift.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version

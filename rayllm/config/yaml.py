@@ -1,7 +1,5 @@
 """YAML that refuses duplicate keys, of which PyYAML silently takes the last."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

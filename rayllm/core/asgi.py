@@ -1,7 +1,5 @@
 """Headers and forms of ASGI requests, and in-process calls of an application."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import tempfile

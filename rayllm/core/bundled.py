@@ -1,7 +1,5 @@
 """Files that come with RayLLM: the demo model with its adapters, its serve config, and the catalog of model files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rayllm.core.errors import ConfigError

@@ -1,7 +1,5 @@
 """The endpoints of models: offered by the router, answered by replicas."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

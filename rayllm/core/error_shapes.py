@@ -1,7 +1,5 @@
 """Error objects, replies and events in the shape of the API that was called: OpenAI's or Anthropic's."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

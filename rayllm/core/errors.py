@@ -29,8 +29,6 @@ RayLLMError                      500  server_error
 Constructors take positional arguments, so that exceptions survive pickling between Ray processes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

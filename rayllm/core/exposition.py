@@ -1,7 +1,5 @@
 """Pages of metrics in Prometheus' formats, and their merge for several processes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 

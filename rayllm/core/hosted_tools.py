@@ -3,8 +3,6 @@
 Agents send them by default. Routers leave them out of requests (`router.hosted_tools`), and replicas refuse the rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Hosts and ports in configurations and URLs."""
 
-from __future__ import annotations
-
 import ipaddress
 
 

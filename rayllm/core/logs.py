@@ -1,7 +1,5 @@
 """Logging of RayLLM's own processes."""
 
-from __future__ import annotations
-
 import atexit
 import logging
 import re

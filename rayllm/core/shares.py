@@ -1,7 +1,5 @@
 """Limited amounts that tenants share, so that no tenant takes everything."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator

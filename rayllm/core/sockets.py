@@ -1,7 +1,5 @@
 """The folder of Unix sockets by which processes of one user talk on a node."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

@@ -4,8 +4,6 @@ No cluster is needed, and none is started. Inside a running cluster (`serve run`
 checked against its resources, so that a model that can never be placed fails at once.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

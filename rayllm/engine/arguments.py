@@ -1,7 +1,5 @@
 """Translates a model's configuration to vLLM's arguments, without importing vLLM."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Defaults of an engine on a CPU: data type, threads, compilation, prefix caching and KV cache."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

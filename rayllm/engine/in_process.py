@@ -3,8 +3,6 @@
 Names, defaults, stops, constraints and adapters have the same meaning as online.
 """
 
-from __future__ import annotations
-
 import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """The request plan of a model: what the model's configuration adds to each request."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """An engine with vLLM's OpenAI application, which a replica serves."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import logging

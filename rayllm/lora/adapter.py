@@ -1,7 +1,5 @@
 """An adapter's identity: its base model, its own name and its source."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

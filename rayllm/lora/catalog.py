@@ -3,8 +3,6 @@
 Two layouts: `<catalog>/<base>:<adapter>/` and `<catalog>/<adapter>/`. A base id with a slash is a nested folder.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Fetches adapters to this node, and validates the files."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

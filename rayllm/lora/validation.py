@@ -3,8 +3,6 @@
 The engine checks what the base model takes; see `rayllm.engine.vllm.adapters`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -3,8 +3,6 @@
 A family whose memory layout in vLLM is not implemented here is reported as unknown instead of guessed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

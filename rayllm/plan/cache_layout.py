@@ -3,8 +3,6 @@
 Source: vLLM 0.29, `vllm/v1/core/kv_cache_utils.py` and `vllm/platforms/interface.py`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Validated access to the numbers of a config.json, and the sizes of the data types in one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

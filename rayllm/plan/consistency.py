@@ -1,7 +1,5 @@
 """Check that a config.json describes the tensors beside the file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The cores that this machine really gives, and how its engines share the cores."""
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The type that a CPU computes in, by its instructions."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The KV cache of an engine on a CPU."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from pathlib import Path
 

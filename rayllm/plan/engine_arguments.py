@@ -1,7 +1,5 @@
 """What vLLM's engine arguments mean for memory, on GPUs and on their host."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Supported GPUs and the memory that CUDA reports."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

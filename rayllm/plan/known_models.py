@@ -4,8 +4,6 @@
 them, and add up to the published number of parameters.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """Kinds of caches: what each layer stores per token, or per request, and how an engine stores it."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass
 from math import ceil

@@ -3,8 +3,6 @@
 Source: vLLM 0.29, `get_kv_cache_spec` of its layers, and the classes of `vllm/model_executor/models`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files

@@ -5,8 +5,6 @@ A state has the same size for any number of tokens.
 Source: vLLM 0.29, `vllm/model_executor/layers/mamba/mamba_utils.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ Source: `_compile_jinja_template` in transformers/utils/chat_template_utils.py (
 keeps no underscored names.
 """
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
 from functools import lru_cache

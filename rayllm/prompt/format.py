@@ -1,7 +1,5 @@
 """`prompt_format`: how chat messages become the text that a model was trained on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 

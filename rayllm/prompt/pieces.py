@@ -4,8 +4,6 @@ Valid templates mean the same to `str.format`. Its conversions, format specs, at
 `{x:>5}`, `{x.y}`, `{0}`) are errors here.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

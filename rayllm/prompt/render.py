@@ -1,7 +1,5 @@
 """Renders messages to a prompt as Hugging Face and vLLM do, with Jinja alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A replica as a routing policy sees it, and how busy it may be before affinity gives way."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """A queue with priority classes, in which tenants of one class get equal shares."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar

@@ -1,7 +1,5 @@
 """Share of recent load by key, such as an adapter."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 # Keys counted; all others count as rare.

@@ -3,8 +3,6 @@
 Source: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b

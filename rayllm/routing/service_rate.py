@@ -1,7 +1,5 @@
 """How many tokens are served in a second while requests have to wait."""
 
-from __future__ import annotations
-
 import math
 
 # Seconds after which a measurement counts for a third.

@@ -1,7 +1,5 @@
 """Reasons why a source cannot be fetched."""
 
-from __future__ import annotations
-
 from rayllm.core.errors import SourceError
 
 

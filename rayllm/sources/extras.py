@@ -1,7 +1,5 @@
 """Files of other buckets that a model needs as well (`extra_files`)."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Inspect a model without downloading its weights: its configuration, and the headers of its weights by range."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor

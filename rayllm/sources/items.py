@@ -1,7 +1,5 @@
 """Files of a store, each at one version, and where to download them."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Source: vLLM 0.32, `transformers_utils/configs/mistral.py`, `models/mistral.py` and `models/mistral_large_3.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, TypeVar
 

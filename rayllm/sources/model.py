@@ -1,7 +1,5 @@
 """Fetch a model to this node."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ parser, which accepts or refuses them alike.
 Source: https://github.com/huggingface/safetensors#format
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Callable

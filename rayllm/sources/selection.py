@@ -4,8 +4,6 @@ Some models hold their weights twice: as transformers has them, and as Mistral d
 in place of config.json). vLLM's `load_format` and `config_format` say which of the two is loaded.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase

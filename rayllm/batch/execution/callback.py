@@ -1,7 +1,5 @@
 """Hooks into Ray Data's execution of a dataset: row order, checkpoints, progress, stopping and cleanup."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import suppress

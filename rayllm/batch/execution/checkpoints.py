@@ -5,8 +5,6 @@ restart. Its own filter for recorded ids runs in actors, which need CPUs that a 
 job's first task filters instead.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """The serving engine inside a batch worker, without its HTTP server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from math import ceil

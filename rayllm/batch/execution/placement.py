@@ -1,7 +1,5 @@
 """Resources of an engine's actor, as arguments of Ray Data."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group

@@ -1,7 +1,5 @@
 """Background event loop that processes rows concurrently."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine

@@ -3,8 +3,6 @@
 Results are written in parts to the job's folder. An interrupted job resumes with the requests without a result.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import logging

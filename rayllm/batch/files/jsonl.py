@@ -3,8 +3,6 @@
 Source: https://platform.openai.com/docs/api-reference/batch/request-input
 """
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Results of a job: parts in Parquet while it runs, JSONL files at its end."""
 
-from __future__ import annotations
-
 import io
 import json
 import tempfile

@@ -1,7 +1,5 @@
 """The three kinds of processors: for vLLM engines, for OpenAI-style requests and for any HTTP endpoint."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from math import ceil

@@ -1,7 +1,5 @@
 """Processors: pipelines of stages between the user's preprocess and postprocess, and their builders."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Collection
 from typing import Any, ClassVar, Generic, TypeVar

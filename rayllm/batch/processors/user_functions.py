@@ -1,7 +1,5 @@
 """Run the user's preprocess before the first stage and postprocess after the last."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Run prompts through a vLLM engine."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

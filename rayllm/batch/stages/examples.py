@@ -1,7 +1,5 @@
 """Made-up results, which give the columns and types of a block in which every row failed."""
 
-from __future__ import annotations
-
 from rayllm.batch.rows import Row
 
 _LOGPROBS = [[{"token_id": 0, "logprob": 0.0, "rank": 0, "token": ""}]]

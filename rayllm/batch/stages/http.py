@@ -1,7 +1,5 @@
 """Send rows as HTTP requests, with retries and a rate limit that all workers share."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -1,7 +1,5 @@
 """Fetch and decode the images of rows."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import threading

@@ -1,7 +1,5 @@
 """Render and tokenize prompts outside the engine, with the same template, BOS and adapter settings as in serving."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Send OpenAI-style requests to an engine in the worker, or to a running application."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

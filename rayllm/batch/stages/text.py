@@ -1,7 +1,5 @@
 """Stages between texts and tokens: chat templates, tokenization and detokenization."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

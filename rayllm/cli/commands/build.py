@@ -1,7 +1,5 @@
 """`rayllm build`"""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`rayllm catalog`"""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

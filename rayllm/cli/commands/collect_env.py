@@ -1,7 +1,5 @@
 """`rayllm collect-env`"""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

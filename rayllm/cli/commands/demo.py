@@ -1,7 +1,5 @@
 """`rayllm demo`"""
 
-from __future__ import annotations
-
 import click
 
 from rayllm.cli.commands.run import command as run

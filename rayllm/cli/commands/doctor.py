@@ -1,7 +1,5 @@
 """`rayllm doctor`"""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """`rayllm explain`"""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping

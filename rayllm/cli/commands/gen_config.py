@@ -1,7 +1,5 @@
 """`rayllm gen-config`"""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`rayllm models`"""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """`rayllm pull`"""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 

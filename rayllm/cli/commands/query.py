@@ -1,7 +1,5 @@
 """`rayllm query`"""
 
-from __future__ import annotations
-
 import json
 import sys
 

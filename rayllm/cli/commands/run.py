@@ -1,7 +1,5 @@
 """`rayllm run`"""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """`rayllm validate`"""
 
-from __future__ import annotations
-
 import glob
 import json
 import sys

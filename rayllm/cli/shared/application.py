@@ -1,7 +1,5 @@
 """Read applications from serve configs and model files, and find their addresses."""
 
-from __future__ import annotations
-
 import socket
 import time
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The plan that `rayllm apply` prints before the deployment."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any

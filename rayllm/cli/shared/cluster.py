@@ -1,7 +1,5 @@
 """Connect to the Ray cluster that a command works on."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -1,7 +1,5 @@
 """A completion, collected from the chunks of a stream, and printed chunk by chunk."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

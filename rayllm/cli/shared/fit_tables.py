@@ -1,7 +1,5 @@
 """Render how a model fits on GPUs."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The decisions of `rayllm gen-config`: from an option, a prompt, or a computed default."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tables, output files and signals of commands."""
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

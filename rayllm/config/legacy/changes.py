@@ -1,7 +1,5 @@
 """Record of what became of each key of an older file, and access to the nested mappings that YAML makes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """RayLLM 1's spellings in model files, rewritten to the current schema; files of older formats are refused."""
 
-from __future__ import annotations
-
 import re
 from copy import deepcopy
 from typing import Any

@@ -1,7 +1,5 @@
 """Convert a set of files: models, serve configs, and the files that those list."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Detect the format of a model's file."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Convert one model's mapping."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

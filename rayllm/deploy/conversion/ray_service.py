@@ -3,8 +3,6 @@
 Source: https://docs.ray.io/en/master/kuberay/references/api.html (KubeRay 1.7.0)
 """
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

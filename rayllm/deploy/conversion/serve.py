@@ -1,7 +1,5 @@
 """Read serve configs, and rewrite their applications' `args`."""
 
-from __future__ import annotations
-
 import glob
 import re
 from collections.abc import Iterator

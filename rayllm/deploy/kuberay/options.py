@@ -1,7 +1,5 @@
 """What a manifest has beside the models: images, sizes of pods, their cache, and their nodes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

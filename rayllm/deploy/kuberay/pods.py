@@ -1,7 +1,5 @@
 """Pod templates of a Ray cluster."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rayllm.deploy.kuberay.options import MOUNT, ManifestOptions

@@ -3,8 +3,6 @@
 Source: https://docs.ray.io/en/master/kuberay/references/api.html (KubeRay 1.7.0)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

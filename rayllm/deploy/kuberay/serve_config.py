@@ -1,7 +1,5 @@
 """Adapts a serve config for KubeRay: models are pinned to pods, and proxies are reachable from other pods."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any

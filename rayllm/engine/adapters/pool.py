@@ -3,8 +3,6 @@
 vLLM's prefix cache tells adapters apart by name, so each version of an adapter gets its own name in the engine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

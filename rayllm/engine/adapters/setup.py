@@ -1,7 +1,5 @@
 """Makes the adapter pool of an engine, and applies an adapter's own settings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -8,8 +8,6 @@ parallelism report the same failure, and the first report counts. All sequences 
 A ticket's id is random: only the replica and its workers can fail a request.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

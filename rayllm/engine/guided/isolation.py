@@ -14,8 +14,6 @@ Limits, for backends that have wheels:
 - Isolation separates versions; it is not a sandbox: the process's other modules can be imported.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Awaitable, Generator

@@ -4,8 +4,6 @@ Errors are *returned* as vLLM's `ErrorResponse`, since vLLM's application turns 
 caused by backends have the type `ERROR_TYPE` and contain no internals, so they may be passed to clients.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

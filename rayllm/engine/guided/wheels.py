@@ -3,8 +3,6 @@
 Nothing is installed: scripts and headers are skipped, and dependencies are not fetched.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

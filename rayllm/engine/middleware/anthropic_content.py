@@ -3,8 +3,6 @@
 Texts of documents and of search results become text blocks; blocks without a text are refused.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from rayllm.core.errors import RequestError

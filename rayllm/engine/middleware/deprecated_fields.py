@@ -3,8 +3,6 @@
 vLLM ignores unknown fields, and so the constraint in a deprecated field. docs/api.md lists all of these.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -4,8 +4,6 @@ vLLM puts the status into `code`, where OpenAI's clients expect a string or null
 becomes a plain reply with the error's status.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

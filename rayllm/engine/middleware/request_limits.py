@@ -3,8 +3,6 @@
 vLLM tries each entry as each of some sixty types, and collects all errors. These checks stop at the first error.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from rayllm.core.endpoints import CHAT, CHAT_BATCH, RESPONSES, TOKENIZE

@@ -1,7 +1,5 @@
 """Prepares requests for vLLM: refuses endpoints that the model lacks, loads adapters, and rewrites JSON bodies."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager

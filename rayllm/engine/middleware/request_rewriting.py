@@ -3,8 +3,6 @@
 Adds the model's defaults, stops and one BOS, and translates fields that vLLM would refuse or silently ignore.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from rayllm.config.engine_arguments import request_fields

@@ -8,8 +8,6 @@ On a connection, the server sends the child's process ID with a pidfd, and later
 the client's request from the same connection.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os

@@ -1,7 +1,5 @@
 """Expensive work on clients' texts: bounded concurrency and cached results."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections import OrderedDict

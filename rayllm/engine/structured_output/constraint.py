@@ -1,7 +1,5 @@
 """Finds the constraints on structured output in requests."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

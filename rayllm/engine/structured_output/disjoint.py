@@ -1,7 +1,5 @@
 """Finds disjoint JSON schemas, of which `oneOf` means the same as `anyOf`, which compilers enforce."""
 
-from __future__ import annotations
-
 import json
 from itertools import combinations
 from typing import Any

@@ -1,7 +1,5 @@
 """JSON schemas within structural tags, which vLLM also makes of tools, and within grammars in Lark."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from typing import Any

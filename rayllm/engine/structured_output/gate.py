@@ -1,7 +1,5 @@
 """The gate before the engine's compilers, which all constraints pass."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar

@@ -4,8 +4,6 @@ The limits are far above OpenAI's (https://platform.openai.com/docs/guides/struc
 values): schemas of Kubernetes and of OpenAPI files pass. Within the limits, guidance takes seconds at most.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

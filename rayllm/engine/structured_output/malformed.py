@@ -1,7 +1,5 @@
 """Finds malformed JSON schemas, and keywords that compilers interpret otherwise than JSON Schema."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any

@@ -5,8 +5,6 @@ A constraint that runs away, or crashes the compiler, only affects its fork. The
 where fault is null or a phrase, or with `{"id", "busy"}` if the machine was too busy to compile the constraint in time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ Keywords are those of drafts 4 to 2020-12 (https://json-schema.org/specification
 within `enum`, `const`, `default` and `examples` are not schemas.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -5,8 +5,6 @@ off, and `oneOf` that means the same as `anyOf`. It adds only what excludes answ
 that its schema names, unless the schema mentions others.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from rayllm.engine.structured_output.disjoint import exclusive_branches

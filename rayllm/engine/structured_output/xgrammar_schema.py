@@ -4,8 +4,6 @@ xgrammar drops keywords without an error, `properties` beside `anyOf` for exampl
 `tests/vllm/test_schema_corpus.py` samples answers and validates them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

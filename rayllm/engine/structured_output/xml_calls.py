@@ -4,8 +4,6 @@ xgrammar's own XML formats allow white space around values, which becomes part o
 `enum` with `celsius`. `tests/vllm/test_forced_calls.py` samples calls and reads them with vLLM's parsers.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """LoRA adapters in vLLM's engine and application."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

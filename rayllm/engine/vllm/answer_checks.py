@@ -1,7 +1,5 @@
 """Detects answers that end before their constraint is satisfied."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Makes vLLM's OpenAI application on an engine."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import AsyncIterator
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Compiles constraints with guidance in the replica, before the engine does, to find faults."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import cached_property
 from typing import Any

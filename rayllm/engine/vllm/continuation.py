@@ -4,8 +4,6 @@ The request passes through vLLM's serving classes as it did there. The logged to
 the classes write the same events again; the engine continues from the prompt and these tokens.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable

@@ -3,8 +3,6 @@
 vLLM itself would search all imported modules for references to the kernels in each engine.
 """
 
-from __future__ import annotations
-
 from vllm.platforms import current_platform
 
 

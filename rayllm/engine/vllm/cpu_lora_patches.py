@@ -8,8 +8,6 @@ vLLM imports this module in each worker, as `worker_extension_cls`; the import a
   sequence: with two sequences in a batch the shapes differ, and the error ends the engine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Any

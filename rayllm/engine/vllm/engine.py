@@ -1,7 +1,5 @@
 """vLLM's engine: configuration, start-up and load."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import re

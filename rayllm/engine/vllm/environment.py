@@ -1,7 +1,5 @@
 """Sets the environment variables that vLLM reads at import."""
 
-from __future__ import annotations
-
 import os
 
 from rayllm.engine.process import parent_watch

@@ -1,7 +1,5 @@
 """Maps vLLM's exceptions to RayLLM's and to OpenAI's error objects."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Constrains the arguments of forced tool calls, which vLLM leaves free unless a tool is `strict`."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from functools import wraps

@@ -1,7 +1,5 @@
 """Generation and pooling on the engine, without HTTP."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any

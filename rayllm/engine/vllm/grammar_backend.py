@@ -5,8 +5,6 @@ xgrammar reads EBNF and the structural tags that vLLM makes of tools. So RayLLM'
 name: the masks of both have the same form.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Makes old import paths of vLLM work, for users' guided decoding backends and tool parser plugins."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ vLLM silently loads an adapter whose names match no module, and copies a tensor 
 module. Only workers can check this: each has a part of the model, and the model renames the tensors of a file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Finds private names of vLLM that moved between versions. Newer versions than the table's count as the newest."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Varies by request what vLLM sets once: chat templates, stop tokens, and the ids and times in replies."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 import time

@@ -3,8 +3,6 @@
 If the environment variable `VLLM_PLUGINS` is set, it must list `rayllm`.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 

@@ -1,7 +1,5 @@
 """Summarizes vLLM's records of requests."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ the entries' text: seconds for a request of a few kilobytes. And pydantic refuse
 OpenAI's clients send a null for each option that is not set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

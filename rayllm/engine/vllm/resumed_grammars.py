@@ -4,8 +4,6 @@ vLLM starts a grammar at the first token that it generates itself. For a request
 the prompt, the grammar must accept these tokens first.
 """
 
-from __future__ import annotations
-
 from functools import wraps
 from typing import Any
 

@@ -4,8 +4,6 @@ vLLM's second model runner, for GPUs, has buffers of fixed sizes, and a request 
 limits also apply to the first runner: every model takes the same requests.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextvars import copy_context

@@ -3,8 +3,6 @@
 `vllm:lora_requests_info` has a series for each set of adapters in a step of the engine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Structured output in vLLM: the choice of the grammar backend, and checks of constraints and answers."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator

@@ -1,7 +1,5 @@
 """Loads tool parser plugins, users' Python files that register a parser with vLLM."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """Recommendations for what the user leaves open: GPU, split, context length, batch size."""
 
-from __future__ import annotations
-
 from rayllm.core.errors import ConfigError
 from rayllm.plan.authoring.profile import ModelProfile
 from rayllm.plan.fit import EngineSettings, Fit, fit, shape_errors, smallest_split, split_errors

@@ -1,7 +1,5 @@
 """Model families: their prompt formats, and vLLM's parsers for their tool calls and reasoning."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from importlib.resources import files

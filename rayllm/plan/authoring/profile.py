@@ -1,7 +1,5 @@
 """Profiles of models: what their files say about size, prompting and task."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

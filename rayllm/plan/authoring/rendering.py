@@ -1,7 +1,5 @@
 """The user's decisions about a model to be served, and the YAML files that express them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath

@@ -4,8 +4,6 @@ A template is named after the vLLM tool parser that parses its calls. Each is on
 as one text. Process: any.
 """
 
-from __future__ import annotations
-
 from importlib.resources import files
 
 _SUFFIX = ".jinja"

@@ -3,8 +3,6 @@
 Process: router.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Adapter affinity: requests for an adapter go to replicas that have it loaded, or to one of two owners to load it."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from itertools import compress

@@ -1,7 +1,5 @@
 """Least-loaded routing, and session affinity: rendezvous hashing with bounded loads."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Prefix-aware routing: prefers the replica with most of the prompt in its KV cache, within load bounds."""
 
-from __future__ import annotations
-
 import random
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence

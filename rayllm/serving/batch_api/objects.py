@@ -1,7 +1,5 @@
 """OpenAI's file and batch objects, and their ids."""
 
-from __future__ import annotations
-
 import re
 import secrets
 import time

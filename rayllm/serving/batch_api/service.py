@@ -1,7 +1,5 @@
 """The Files and Batches APIs of one router: its routes and its scheduler."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

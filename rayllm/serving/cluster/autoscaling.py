@@ -5,8 +5,6 @@ arguments. Serve bounds the result by `min_replicas` and `max_replicas`, and del
 `downscale_delay_s` and `downscale_to_zero_delay_s`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Background tasks, which outlive the request that starts them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from contextvars import Context

@@ -1,7 +1,5 @@
 """Metrics of a process: in a registry of Prometheus' client for `GET /metrics`, and in Ray's exporter."""
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

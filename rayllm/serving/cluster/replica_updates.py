@@ -1,7 +1,5 @@
 """Updates on a deployment's replicas, from Ray Serve's request router to a listener in this process."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass

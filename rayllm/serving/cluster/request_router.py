@@ -4,8 +4,6 @@ Only handle calls of operators and of routers pass through a model's request rou
 `ReplicaSet`. Serve pickles the classes with a copy of this module, so this module may have no state.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Status of a cluster for operators: models, replicas, their load, and why replicas are missing."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """uvicorn's HTTP protocol with limits on request heads and trailers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from asyncio import TimerHandle

@@ -1,7 +1,5 @@
 """One replica of one model: a Ray Serve deployment that runs an engine and serves it to routers."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets

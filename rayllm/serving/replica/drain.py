@@ -1,7 +1,5 @@
 """Draining a replica: what happens to new requests, and to those in progress, between SIGTERM and the exit."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

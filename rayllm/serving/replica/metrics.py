@@ -1,7 +1,5 @@
 """Metrics of a replica: duration of each start-up phase, bytes fetched, adapters loaded, and the node's cache."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator

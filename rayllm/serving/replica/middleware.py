@@ -1,7 +1,5 @@
 """ASGI middleware of a replica: keys of routers, a limit on requests, lookup of adapters, stats and metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 from collections.abc import Awaitable, Mapping

@@ -1,7 +1,5 @@
 """Usage of requests, written by the process that has the engine: what it counts is in the ledger, whoever else dies."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """The weights and tokenizer of one replica, at the version that the other replicas serve."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from functools import partial

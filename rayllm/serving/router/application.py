@@ -3,8 +3,6 @@
 It reads only what routing needs of a request, and imports no engine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 It keeps running while models come and go: Ray Serve reconfigures it in place.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """`GET /openapi.json`: the OpenAPI description of the router's endpoints."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import cache
 from pathlib import Path

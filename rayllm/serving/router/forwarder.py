@@ -3,8 +3,6 @@
 `Forwarder._answer` is the list of steps.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Which models can answer requests now."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

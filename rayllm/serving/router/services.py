@@ -1,7 +1,5 @@
 """What a router's process keeps while its configuration changes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry

@@ -1,7 +1,5 @@
 """Chunked bodies. Source: RFC 9112, section 7.1."""
 
-from __future__ import annotations
-
 LAST_CHUNK = b"0\r\n\r\n"
 """Ends a chunked body."""
 

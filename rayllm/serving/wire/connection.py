@@ -1,7 +1,5 @@
 """The client's connection in the router's HTTP server, which may be handed over to a replica."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 from typing import Any

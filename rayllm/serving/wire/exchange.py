@@ -1,7 +1,5 @@
 """An exchange: a client's request with its reply, in a router."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """How an attempt to have a replica answer ended, and what a replica's error means for the client."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Container

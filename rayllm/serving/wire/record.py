@@ -1,7 +1,5 @@
 """The record of one request: what a router counts, logs and traces."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Mapping

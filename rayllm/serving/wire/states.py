@@ -1,7 +1,5 @@
 """The states and steps of an exchange."""
 
-from __future__ import annotations
-
 from enum import Enum
 
 

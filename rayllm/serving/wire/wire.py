@@ -1,7 +1,5 @@
 """Sending an exchange to a replica, by whichever lane leads there."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

@@ -6,8 +6,6 @@ A new provider is a new module with a subclass of `Bucket`, an entry in `_PROVID
 Process: any.
 """
 
-from __future__ import annotations
-
 from rayllm.config import BucketSource
 from rayllm.sources.buckets.bucket import Bucket
 from rayllm.sources.buckets.gcs import GcsBucket

@@ -1,7 +1,5 @@
 """Client for a credential broker: an HTTP service of the operator that issues temporary AWS credentials."""
 
-from __future__ import annotations
-
 import json
 import os
 import urllib.request

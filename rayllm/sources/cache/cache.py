@@ -1,7 +1,5 @@
 """Snapshots on a node's disk: fetched once for all processes, evicted when space runs out."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """One snapshot in the cache: its files and a manifest, published by a single rename."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -3,8 +3,6 @@
 The filelock package has shared locks only as SQLite databases, which it rules out on NFS, or with heartbeats.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

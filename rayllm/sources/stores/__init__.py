@@ -3,8 +3,6 @@
 Process: any.
 """
 
-from __future__ import annotations
-
 from rayllm.config import BucketSource, HubSource
 from rayllm.sources.items import Item, Snapshot, Store
 from rayllm.sources.stores.bucket import BucketStore

@@ -1,7 +1,5 @@
 """Prefixes of buckets."""
 
-from __future__ import annotations
-
 from copy import copy
 from dataclasses import replace
 from typing import Self

@@ -4,8 +4,6 @@ Token, endpoint and offline mode come from the environment variables of the hub'
 `HF_HUB_OFFLINE`). Source: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

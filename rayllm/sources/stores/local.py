@@ -1,7 +1,5 @@
 """Local folders. Their files are copied too, and so cannot change under a running engine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rayllm.core.errors import SourceError

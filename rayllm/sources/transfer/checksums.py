@@ -1,7 +1,5 @@
 """Checksums of local files, by the algorithms that stores use."""
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Downloads all files of a snapshot into a folder: many ranges at once, and every complete file is verified."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

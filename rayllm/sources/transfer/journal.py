@@ -1,7 +1,5 @@
 """The journal of a download: its finished parts, with which another process can resume."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """HTTP client for byte ranges of files, with retries that resume."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """Rewrite `deployment_config`, Ray Serve's options of a model, and write out defaults that cost money or surprise."""
 
-from __future__ import annotations
-
 from rayllm.config.app import Routing
 from rayllm.config.legacy import Changes, Mapping, at, tables
 from rayllm.config.scaling import ActorOptions, AutoscalingConfig, DeploymentConfig

@@ -1,7 +1,5 @@
 """Move or drop arguments in `engine_kwargs` that have another key now, or none, and rewrite sampling values."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rayllm.config.engine_arguments import OWNED, known_arguments, settable_arguments, vllm_names

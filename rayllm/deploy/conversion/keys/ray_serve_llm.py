@@ -3,8 +3,6 @@
 Source: ray.llm._internal.serve.core.configs.llm_config, Ray 2.60.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from rayllm.config.legacy import Changes, Mapping, at, tables

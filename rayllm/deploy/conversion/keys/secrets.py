@@ -1,7 +1,5 @@
 """Replace secrets in files by references: tokens and keys in environment variables, passwords in URLs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Any

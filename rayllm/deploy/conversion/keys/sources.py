@@ -1,7 +1,5 @@
 """Rewrite the sources of weights, tokenizers and adapters, and relative paths."""
 
-from __future__ import annotations
-
 import os
 from copy import deepcopy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """OpenAI's Batches API. Source: https://platform.openai.com/docs/api-reference/batch"""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from starlette.requests import Request

@@ -1,7 +1,5 @@
 """The log file of a runner, which gets all output of the process instead of the cluster's console."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Store of batches in a folder."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Quotas on stored files and batches."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 

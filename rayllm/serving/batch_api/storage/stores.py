@@ -1,7 +1,5 @@
 """The stores of files and batches in one folder, and threads to call them from."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -5,8 +5,6 @@ Serve itself gives all deployments of an application one version: a digest of al
 deployment depend on; Serve applies all other changes in place.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

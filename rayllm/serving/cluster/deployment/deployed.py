@@ -1,7 +1,5 @@
 """What Ray Serve runs in a cluster, and deployment of a serve config as by `serve deploy`."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Diff of two configurations: what a deployment does to each model, and what restarts its replicas."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum

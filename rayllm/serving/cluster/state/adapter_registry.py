@@ -1,7 +1,5 @@
 """The adapters that administrators have registered (`/v1/load_lora_adapter`), shared by all routers and replicas."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from contextlib import suppress

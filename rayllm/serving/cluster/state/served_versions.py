@@ -3,8 +3,6 @@
 A branch on the hub or a folder in a bucket may change between the starts of two replicas.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """Progress of starting replicas, which answer no calls yet, in Ray's key-value store."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterable, Iterator

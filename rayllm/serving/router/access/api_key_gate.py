@@ -1,7 +1,5 @@
 """ASGI middleware that admits requests by their keys, before their bodies are read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A web page can send requests to this machine: to a name of its own that resolves
 access to the replies, or blindly to a loopback address.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

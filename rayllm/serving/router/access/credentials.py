@@ -1,7 +1,5 @@
 """The credentials that a service accepts: keys of a file, and tokens of an issuer."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

@@ -1,7 +1,5 @@
 """`GET /v1/keys`: the keys of the service, and what each may do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

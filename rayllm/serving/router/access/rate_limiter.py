@@ -1,7 +1,5 @@
 """Limits of keys: admits requests within what this router has leased of each quota."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

@@ -1,7 +1,5 @@
 """The OpenID Connect issuer of a service, whose public keys are fetched every five minutes."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """`GET /v1/usage`: what keys have used."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta

@@ -3,8 +3,6 @@
 Source: https://docs.vllm.ai/en/stable/features/lora.html#dynamically-serving-lora-adapters
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -92,7 +90,11 @@ class AdapterAdmin:
 
     async def _validate(self, name: str, adapter: Adapter) -> None:
         body = json.dumps({"model": name, "tokens": []}).encode()
-        headers = {"content-type": "application/json", ADAPTER_RELOAD: "1", **ResolvedModel.for_adapter(adapter).headers(name)}
+        headers = {
+            "content-type": "application/json",
+            ADAPTER_RELOAD: "1",
+            **ResolvedModel.for_adapter(adapter).headers(name),
+        }
 
         status, answer = 0, b""
 

@@ -1,7 +1,5 @@
 """The available adapters for `GET /v1/models`, refreshed in the background."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -4,8 +4,6 @@ Clients may invent names. A router therefore asks a replica, which has the crede
 few lookups in parallel, and caches the results.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Questions to one guard."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The guards of one router, and the requests and replies that each guard checks."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -3,8 +3,6 @@
 Source: https://platform.openai.com/docs/api-reference/moderations/create
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import uuid

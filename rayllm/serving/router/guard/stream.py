@@ -1,7 +1,5 @@
 """A stream that is sent in windows, after guards have been asked about the text of each window."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any

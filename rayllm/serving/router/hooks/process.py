@@ -1,7 +1,5 @@
 """The process in which the hooks of one router run."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The hooks of one router, and their calls for requests and usage."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

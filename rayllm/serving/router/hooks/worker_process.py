@@ -4,8 +4,6 @@ The first message has the names of the functions, and its answer the fault of ea
 result. Functions run concurrently: coroutine functions in the event loop, others in threads.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Keys of administrators."""
 
-from __future__ import annotations
-
 import hmac
 from collections.abc import Sequence
 

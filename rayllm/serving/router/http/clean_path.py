@@ -1,7 +1,5 @@
 """ASGI middleware that ignores needless slashes in paths."""
 
-from __future__ import annotations
-
 import re
 
 from starlette.types import ASGIApp, Receive, Scope, Send

@@ -1,7 +1,5 @@
 """Error replies in the shape of the API that the request's path belongs to."""
 
-from __future__ import annotations
-
 import logging
 
 from fastapi import FastAPI

@@ -4,8 +4,6 @@ The kernel resets a connection that is closed with bytes unread, and a client th
 the reply. So the router ends its own direction, and reads and discards for a while what still comes.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, ClassVar
 

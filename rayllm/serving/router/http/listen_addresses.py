@@ -1,7 +1,5 @@
 """The addresses on which clients can reach the application."""
 
-from __future__ import annotations
-
 import asyncio
 
 import ray

@@ -1,7 +1,5 @@
 """uvicorn's HTTP protocol with limits on slow clients, too."""
 
-from __future__ import annotations
-
 from asyncio import TimerHandle
 from collections.abc import Callable
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """The router's own HTTP server, used where Ray Serve's proxies are disabled."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

@@ -1,7 +1,5 @@
 """Files that the router serves itself."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Timeout of slow uploads: a request body must arrive at a minimum rate."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """How many requests a router may send to one replica, by the router's own count."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

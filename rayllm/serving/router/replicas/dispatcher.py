@@ -1,7 +1,5 @@
 """Dispatching of requests to replicas, with retries on other replicas."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection, Mapping
 

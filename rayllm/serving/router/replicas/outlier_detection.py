@@ -4,8 +4,6 @@ Source of the idea: Envoy's outlier detection by success rate,
 https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/outlier
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 

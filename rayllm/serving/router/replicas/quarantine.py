@@ -1,7 +1,5 @@
 """Quarantine of requests that replicas have died of."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import time

@@ -1,7 +1,5 @@
 """One request's search for a replica."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The replicas of one model, and the queue of requests that wait for a replica."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """Ray Serve's count of queued requests in front of a deployment, by which Serve scales."""
 
-from __future__ import annotations
-
 from asyncio import AbstractEventLoop
 from typing import Any
 

@@ -3,8 +3,6 @@
 A thread would not do: the parser holds the GIL from start to end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 import sys

@@ -1,7 +1,5 @@
 """The values that a router needs of a JSON body."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -3,8 +3,6 @@
 Its arguments are the name of a function, and what that takes beside the body.
 """
 
-from __future__ import annotations
-
 import gc
 import pickle
 import resource

@@ -1,7 +1,5 @@
 """A client's request and what the router knows of the sender."""
 
-from __future__ import annotations
-
 from starlette.requests import Request
 from starlette.types import Send
 

@@ -1,7 +1,5 @@
 """How many tokens a request may take, counted as vLLM reads the request."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The texts in requests and replies."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A router's metrics of requests."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 

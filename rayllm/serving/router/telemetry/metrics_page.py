@@ -1,7 +1,5 @@
 """`GET /metrics`: the metrics of the whole application on one page."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -1,7 +1,5 @@
 """The last requests of a router, and an explanation of where the time of each went."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Serves the page at `/ui`. The page has no data of its own: it calls the API with the key that a person enters."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A message has a kind, the number of its handover, a JSON head and a body. Large 
 the mechanism: unix(7), SCM_RIGHTS and SOCK_SEQPACKET.
 """
 
-from __future__ import annotations
-
 import array
 import asyncio
 import errno

@@ -1,7 +1,5 @@
 """The client's connection, on which a replica writes an HTTP/1.1 reply with back-pressure."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The handover: a replica on this node answers on the client's connection."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import Any

@@ -1,7 +1,5 @@
 """The replica's side: answers requests on the clients' connections that routers pass on."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import uuid

@@ -1,7 +1,5 @@
 """A request that a router has handed over, and the replica's reply on the client's connection."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

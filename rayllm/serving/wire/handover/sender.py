@@ -1,7 +1,5 @@
 """The router's side: passes requests with their clients' connections to a replica on this node."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

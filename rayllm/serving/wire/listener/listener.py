@@ -1,7 +1,5 @@
 """Listeners: where a router's HTTP server accepts its clients' connections."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import hashlib

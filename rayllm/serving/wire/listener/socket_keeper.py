@@ -11,8 +11,6 @@ Once no router is connected, the keeper ends at once if the last one said that i
 has ended, and after `LINGER_S` seconds otherwise. It uses the standard library only, to start fast and to stay small.
 """
 
-from __future__ import annotations
-
 import os
 import selectors
 import socket

@@ -1,7 +1,5 @@
 """Frames of a relayed stream: events, the tokens behind the events, and the stats."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from enum import IntEnum

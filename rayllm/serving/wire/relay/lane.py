@@ -1,7 +1,5 @@
 """The relay: the router sends the request to a replica by HTTP, and writes the reply to the client."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping

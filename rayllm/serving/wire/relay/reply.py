@@ -1,7 +1,5 @@
 """ASGI middleware of a replica for replies that a router relays: stats, and journals of streams."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """HTTP requests to replicas: for those on other nodes, and where a proxy holds the client's connection."""
 
-from __future__ import annotations
-
 import json
 import logging
 import socket
