@@ -14,7 +14,7 @@ from benchmarks import traffic
 from benchmarks.compare import publish, read_options
 from benchmarks.fleet import Fleet, Outcome, Shape, Turn
 from rayllm.routing import POLICIES, Candidate, Policy, RoutingRequest, create_policy
-from rayllm.routing.policies.least_loaded import LeastLoaded
+from rayllm.routing.policies import LeastLoaded
 
 _LOADS: Mapping[str, Callable[[], list[Turn]]] = {
     "chats": traffic.chats,

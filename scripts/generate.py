@@ -22,7 +22,7 @@ from vllm_names import vllm_names
 
 from rayllm.serving.cluster.metrics import Series
 from rayllm.serving.replica.metrics import SERIES as REPLICA_SERIES
-from rayllm.serving.router.description import FILE as DESCRIPTION
+from rayllm.serving.router.application import DESCRIPTION_FILE as DESCRIPTION
 from rayllm.serving.router.telemetry.metrics import SERIES as ROUTER_SERIES
 from rayllm.serving.wire.states import STEPS
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from replies import BYTES, Reply, replies
 
 from rayllm.core.endpoints import ENDPOINTS, MODERATIONS
-from rayllm.serving.router.description import PATH as OPENAPI
+from rayllm.serving.router.application import DESCRIPTION as OPENAPI
 from rayllm.serving.router.ui.pages import PATH as UI
 
 Schema = dict[str, Any]

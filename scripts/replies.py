@@ -25,7 +25,7 @@ from rayllm.core.endpoints import (
 )
 from rayllm.core.priority import PriorityName
 from rayllm.serving.batch_api.objects import Batch, File
-from rayllm.serving.router.description import PATH as OPENAPI
+from rayllm.serving.router.application import DESCRIPTION as OPENAPI
 from rayllm.serving.router.telemetry.recent_requests import RecentRequests
 from rayllm.serving.router.ui.pages import PATH as UI
 from rayllm.serving.wire.record import RequestRecord

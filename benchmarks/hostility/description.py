@@ -14,7 +14,7 @@ from schemathesis.generation import GenerationMode
 
 from benchmarks.hostility.corpus import HostileRequest, make_request
 from rayllm.core.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, ENDPOINTS, RESPONSES
-from rayllm.serving.router.description import FILE
+from rayllm.serving.router.application import DESCRIPTION_FILE as FILE
 
 _SHORT = {
     CHAT: {"max_tokens": 3, "max_completion_tokens": 3},

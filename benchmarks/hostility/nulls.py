@@ -25,7 +25,7 @@ from rayllm.core.endpoints import (
     RESPONSES,
     TOKENIZE,
 )
-from rayllm.serving.router.description import FILE
+from rayllm.serving.router.application import DESCRIPTION_FILE as FILE
 
 Body = dict[str, Any]
 

@@ -1,13 +1,12 @@
 """API keys as the key file has them, and the lookup of a request's caller by its key."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import secrets
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Self
 
 from pydantic import AliasChoices, Field, field_validator, model_validator
 
@@ -72,7 +71,7 @@ class Key(Frozen):
     """May read `/metrics`, and nothing else."""
 
     @model_validator(mode="after")
-    def _scrapes_only(self) -> Key:
+    def _scrapes_only(self) -> Self:
         if self.scrape and self.admin:
             raise ValueError("a key with `scrape` may read metrics and nothing else, so it cannot be an `admin`'s")
         return self

@@ -4,8 +4,6 @@ A line is written with one system call when its request ends, so a killed proces
 for a ledger in a bucket, processes write to a folder of their node, which is uploaded (`usage_upload`).
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import logging
@@ -16,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Self
 
 from rayllm.access.usage import UsageEntry, day_of
 from rayllm.core.settings import settings
@@ -34,7 +33,7 @@ class UsageLedger:
     folder: Path
 
     @classmethod
-    def for_application(cls, configured: str | None, application: str) -> UsageLedger:
+    def for_application(cls, configured: str | None, application: str) -> Self:
         """The ledger in the configured folder, by default in the cache folder."""
         uri = f"{(configured or str(settings().cache_path / 'usage')).rstrip('/')}/{application}"
         if "://" not in uri:

@@ -1,11 +1,9 @@
 """Configuration of processors."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -127,7 +125,7 @@ class RequestProcessorConfig(ProcessorConfig):
     models that it may use."""
 
     @model_validator(mode="after")
-    def _has_one_target(self) -> RequestProcessorConfig:
+    def _has_one_target(self) -> Self:
         if (self.model is None) == (self.app_name is None):
             raise ValueError("give either `model` or `app_name`")
         if self.app_name is not None:
@@ -160,7 +158,7 @@ class HTTPRequestProcessorConfig(ProcessorConfig):
     """Treat a status of 400 or above as a failure of the row; else the response is a result, with `status_code`."""
 
     @model_validator(mode="after")
-    def _has_no_engine(self) -> HTTPRequestProcessorConfig:
+    def _has_no_engine(self) -> Self:
         if self.accelerator_type is not None:
             raise ValueError("`accelerator_type` is for engines; requests are sent by any node, so leave it out")
         return self

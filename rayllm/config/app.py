@@ -1,10 +1,8 @@
 """Schema of a serve config's `args`."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -48,7 +46,7 @@ class CorsConfig(Frozen):
     """Let pages send cookies and authorization."""
 
     @model_validator(mode="after")
-    def _credentials_are_for_named_origins(self) -> CorsConfig:
+    def _credentials_are_for_named_origins(self) -> Self:
         if self.allow_credentials and "*" in self.allow_origins:
             raise ValueError("`allow_credentials` with the origin `*` would trust every web page; name the origins")
         return self
@@ -174,7 +172,7 @@ class RouterConfig(Frozen):
         return self.keys is not None or self.oidc is not None
 
     @model_validator(mode="after")
-    def _batches_pass_the_policy(self) -> RouterConfig:
+    def _batches_pass_the_policy(self) -> Self:
         policy = "hooks" if self.hooks else "guards" if any(guard.check for guard in self.guards) else ""
         if policy and self.batches and self.batches.execution == "engines":
             raise ValueError(
@@ -222,7 +220,7 @@ class AppConfig(Frozen):
         return models
 
     @model_validator(mode="after")
-    def _names_lead_somewhere(self) -> AppConfig:
+    def _names_lead_somewhere(self) -> Self:
         ids = {model.model_id for model in self.models}
 
         def check(key: str, *names: str) -> None:

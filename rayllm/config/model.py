@@ -1,8 +1,6 @@
 """Schema of a model's YAML."""
 
-from __future__ import annotations
-
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
@@ -46,7 +44,7 @@ class ModelLoadingConfig(Frozen):
     """Accept a source with only pickled weights (`.bin`, `.pt`), which can run code when loaded."""
 
     @model_validator(mode="after")
-    def _is_on_the_hub(self) -> ModelLoadingConfig:
+    def _is_on_the_hub(self) -> Self:
         if self.model_source is None:
             not_gguf(self.model_id)
         if self.revision and self.model_source is not None and not isinstance(self.model_source, HubSource):
@@ -146,7 +144,7 @@ class ToolCalling(Frozen):
     """Chat template for requests with tools: a path, text, or the name of a bundled one (docs/tools.md)."""
 
     @model_validator(mode="after")
-    def _auto_needs_a_parser(self) -> ToolCalling:
+    def _auto_needs_a_parser(self) -> Self:
         if self.auto and not self.parser:
             raise ValueError("`auto: true` needs a `parser`; name one, or set `auto: false`")
         if self.plugin is None:
@@ -243,7 +241,7 @@ class ModelConfig(Frozen):
         return value
 
     @model_validator(mode="after")
-    def _say_it_once(self) -> ModelConfig:
+    def _say_it_once(self) -> Self:
         aliases = {
             "max_request_context_length": ("max_model_len", self.max_request_context_length),
             "tensor_parallelism.degree": ("tensor_parallel_size", self._given_degree("tensor_parallelism")),

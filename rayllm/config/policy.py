@@ -1,8 +1,6 @@
 """Schemas of the router's policy: hooks, guards, and the issuer of tokens."""
 
-from __future__ import annotations
-
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -27,7 +25,7 @@ class HookConfig(Frozen):
     request as it was."""
 
     @model_validator(mode="after")
-    def _usage_has_nothing_to_refuse(self) -> HookConfig:
+    def _usage_has_nothing_to_refuse(self) -> Self:
         if self.when == "usage" and "on_error" in self.model_fields_set:
             raise ValueError("`on_error` is for `when: request`; after its end a request cannot be refused")
         return self
@@ -60,7 +58,7 @@ class GuardConfig(Frozen):
     """What happens if the guard fails or takes too long: `refuse` answers 503, `allow` continues."""
 
     @model_validator(mode="after")
-    def _labels_have_thresholds(self) -> GuardConfig:
+    def _labels_have_thresholds(self) -> Self:
         is_classifier = self.verdict == "labels"
         if is_classifier and not self.thresholds:
             raise ValueError("`verdict: labels` needs `thresholds`, such as `{violence: 0.5}`")

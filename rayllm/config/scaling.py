@@ -1,11 +1,9 @@
 """Schema of deployments: replicas, placement and queues; and the accelerators that Ray knows."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -54,7 +52,7 @@ class AutoscalingConfig(Frozen):
     in `ctx.aggregated_metrics` (`ongoing`, `queued_tokens`, `kv_use`); Ray Serve itself counts queued requests."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> AutoscalingConfig:
+    def _ordered(self) -> Self:
         if self.min_replicas > self.max_replicas:
             raise ValueError(f"min_replicas ({self.min_replicas}) is above max_replicas ({self.max_replicas})")
         if self.initial_replicas is not None and not self.min_replicas <= self.initial_replicas <= self.max_replicas:
@@ -62,7 +60,7 @@ class AutoscalingConfig(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _policy_has_no_targets(self) -> AutoscalingConfig:
+    def _policy_has_no_targets(self) -> Self:
         for key in sorted({"target_queued_tokens", "target_kv_use"} & self.model_fields_set):
             if self.policy is not None:
                 raise ValueError(f"`{key}` is for RayLLM's policy and has no effect with `policy`; keep one")
@@ -127,7 +125,7 @@ class DeploymentConfig(Frozen):
         return value
 
     @model_validator(mode="after")
-    def _one_way_to_scale(self) -> DeploymentConfig:
+    def _one_way_to_scale(self) -> Self:
         if self.num_replicas is not None and self.autoscaling_config is not None:
             raise ValueError("`num_replicas` and `autoscaling_config` exclude each other; keep one")
         return self
@@ -167,7 +165,7 @@ class PlacementGroupConfig(Frozen):
     """Ray's placement strategy; null is STRICT_PACK, or PACK with pipeline parallelism."""
 
     @model_validator(mode="after")
-    def _one_form(self) -> PlacementGroupConfig:
+    def _one_form(self) -> Self:
         if bool(self.bundles) == bool(self.bundle_per_worker):
             raise ValueError("give exactly one of `bundles` and `bundle_per_worker`")
         shares = {bundle["GPU"] for bundle in self.bundles or (self.bundle_per_worker or {},) if bundle.get("GPU")}

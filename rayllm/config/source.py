@@ -1,9 +1,7 @@
 """Schema of the sources of weights and tokenizers."""
 
-from __future__ import annotations
-
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, field_validator, model_validator
 
@@ -105,7 +103,7 @@ class BucketSource(Frozen):
         return value
 
     @model_validator(mode="after")
-    def _s3_keys_are_for_s3(self) -> BucketSource:
+    def _s3_keys_are_for_s3(self) -> Self:
         for key in ("s3_sync_args", "s3_aws_credentials"):
             if getattr(self, key) and not self.bucket_uri.startswith("s3://"):
                 raise ValueError(f"`{key}` is for s3:// sources; leave it out")

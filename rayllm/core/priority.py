@@ -1,9 +1,7 @@
 """Priority classes of requests."""
 
-from __future__ import annotations
-
 from enum import IntEnum
-from typing import Literal
+from typing import Literal, Self
 
 PriorityName = Literal["interactive", "standard", "batch"]
 
@@ -16,7 +14,7 @@ class Priority(IntEnum):
     BATCH = 2
 
     @classmethod
-    def named(cls, name: str) -> Priority:
+    def named(cls, name: str) -> Self:
         """The class with a name in lower case; raises KeyError for an unknown name."""
         return _BY_NAME[name]
 

@@ -3,15 +3,13 @@
 The table in docs/configuration.md is generated from the fields below.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rayllm.core.errors import ConfigError
 
@@ -80,7 +78,7 @@ class Settings:
         return Path(self.cache_dir).expanduser().absolute()
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Settings:
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
         """Parse the RAYLLM_* variables; raises ConfigError for an unknown or invalid variable."""
         declared = {PREFIX + f.name.upper(): f for f in fields(cls)}
         values: dict[str, object] = {}

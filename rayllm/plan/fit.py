@@ -1,9 +1,8 @@
 """Whether and on how many GPUs a model fits, and the memory left for the KV cache."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from dataclasses import dataclass, replace
+from typing import Self
 
 from rayllm.plan.architecture import Architecture
 from rayllm.plan.cache_layout import CacheLayout, cache_layout
@@ -65,7 +64,7 @@ class EngineSettings(CacheSettings):
         """
         return (self.pipeline_parallel + (1 if self.overlaps_steps else 0)) * (self.batched_tokens or 0)
 
-    def with_defaults(self, gpu: Gpu) -> EngineSettings:
+    def with_defaults(self, gpu: Gpu) -> Self:
         """Fill in vLLM's defaults for the GPU."""
         tokens, sequences = self.batched_tokens or gpu.batched_tokens, self.sequences or gpu.sequences
         return replace(self, batched_tokens=tokens, sequences=sequences)

@@ -6,9 +6,8 @@ Process: router.
 from collections.abc import Callable, Mapping
 
 from rayllm.routing.candidate import Candidate
-from rayllm.routing.policies import Policy
+from rayllm.routing.policies import LeastLoaded, Policy, SessionAffinity
 from rayllm.routing.policies.adapter_affinity import AdapterAffinity
-from rayllm.routing.policies.least_loaded import LeastLoaded, SessionAffinity
 from rayllm.routing.policies.prefix_aware import PrefixAware
 from rayllm.routing.prompt import routing_request
 from rayllm.routing.request import RoutingRequest

@@ -1,9 +1,8 @@
 """The features of a request that routing policies use."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import Self
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class RoutingRequest:
         """Tokens covered by the longest prefix; at least 1."""
         return max(1, self.prefix_tokens[-1]) if self.prefix_tokens else 1
 
-    def with_target(self, adapter: str, session: str) -> RoutingRequest:
+    def with_target(self, adapter: str, session: str) -> Self:
         """The same request for an adapter ("" for the base model) and a session ("" for none)."""
         salt = _Salt(adapter) if adapter else int
         return replace(

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 from jsonschema import Draft202012Validator
 
-from rayllm.serving.router.description import FILE
+from rayllm.serving.router.application import DESCRIPTION_FILE as FILE
 
 DESCRIPTION: dict[str, Any] = json.loads(FILE.read_text())
 _SCHEMAS = DESCRIPTION["components"]["schemas"]

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rayllm.serving.router.description import PATH
+from rayllm.serving.router.application import DESCRIPTION as PATH
 from tests.compatibility.cases import CASES, Case
 from tests.integration.description import DESCRIPTION, check_described
 from tests.integration.test_media import sound

@@ -50,9 +50,9 @@ def _environment() -> dict[str, dict[str, Any]]:
             for index, card in enumerate(local_gpus())
         },
         "packages": package_versions(_PACKAGES),
-        "variables": {name: _shown(name) for name in sorted(os.environ) if name.startswith(_PREFIXES)},
+        "variables": {
+            name: "(set, not shown)" if any(word in name for word in _SECRETS) else value
+            for name, value in sorted(os.environ.items())
+            if name.startswith(_PREFIXES)
+        },
     }
-
-
-def _shown(name: str) -> str:
-    return "(set, not shown)" if any(word in name for word in _SECRETS) else os.environ[name]

@@ -100,7 +100,8 @@ class Interview:
             raise ConfigError(f"{name} is already a model file.\nhint: name a model: a hub id, {_SOURCES}.")
         source = options.model_source
         prompt = "Are its weights in your own bucket or folder, and not on the HuggingFace hub?"
-        if options.model_id is None and source is None and _is_hub_id(name) and self._confirm(prompt):
+        is_hub_id = not name.startswith(("/", ".", "~", "s3://", "gs://")) and not Path(name).is_dir()
+        if options.model_id is None and source is None and is_hub_id and self._confirm(prompt):
             source = self._text(f"Their source: {_SOURCES}", None, "--model-source")
         return named_model(source, name) if source else named_model(name)
 
@@ -259,10 +260,6 @@ def _fit(profile: ModelProfile, gpu: Gpu | None, answers: Answers) -> Fit | None
     if profile.measured is None or gpu is None:
         return None
     return advice.checked_fit(profile.measured, gpu, answers.engine_settings(profile.measured))
-
-
-def _is_hub_id(name: str) -> bool:
-    return not name.startswith(("/", ".", "~", "s3://", "gs://")) and not Path(name).is_dir()
 
 
 def _runs_on_cpu(profile: ModelProfile) -> bool:

@@ -129,7 +129,8 @@ class _Work:
 
     def _model(self, draft: Draft, converted: Converted) -> Report:
         is_as_it_was = converted.form is Format.CURRENT and converted.config == draft.raw
-        text = draft.file.read_text(encoding="utf-8") if is_as_it_was else _model_text(converted.config)
+        converted_text = "\n".join(dump_yaml(part) for part in _parts(converted.config))
+        text = draft.file.read_text(encoding="utf-8") if is_as_it_was else converted_text
         to = self._reserved(f"{_MODELS}/{file_name(converted.model.model_id)}", draft.file)
         return Report(draft.file, converted.form, to, text, converted.changes, is_as_it_was)
 
@@ -199,8 +200,9 @@ def _shown(file: Path) -> Path:
 
 
 def _listed(origin: _Origin, converted: Converted) -> str | Mapping:
-    """A model in a serve config: inline, or the path of its file."""
-    return _ordered(converted.config) if origin[1] else f"./{_MODELS}/{file_name(converted.model.model_id)}"
+    """A model in a serve config: inline in the order of its file, or the path of its file."""
+    inline = {key: value for part in _parts(converted.config) for key, value in part.items()}
+    return inline if origin[1] else f"./{_MODELS}/{file_name(converted.model.model_id)}"
 
 
 def _router(served: Served, models: Iterable[Converted]) -> object:
@@ -209,15 +211,6 @@ def _router(served: Served, models: Iterable[Converted]) -> object:
     if not routing or not isinstance(served.router, dict):
         return served.router
     return {**served.router, "routing_by_model": at(served.router, "routing_by_model") | routing}
-
-
-def _model_text(config: Mapping) -> str:
-    return "\n".join(dump_yaml(part) for part in _parts(config))
-
-
-def _ordered(config: Mapping) -> Mapping:
-    """A model's mapping in the order of its file, for a serve config with inline models."""
-    return {key: value for part in _parts(config) for key, value in part.items()}
 
 
 def _parts(config: Mapping) -> list[Mapping]:

@@ -1,10 +1,9 @@
 """What the models' replicas require, and groups of identical worker pods of that size."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from rayllm.config import ModelConfig
 from rayllm.config.scaling import Bundle
@@ -83,7 +82,7 @@ class WorkerGroup:
         """Custom resource of this group's pods only, to which a model is pinned."""
         return f"group:{self.name}"
 
-    def merge(self, other: WorkerGroup) -> WorkerGroup:
+    def merge(self, other: Self) -> Self:
         """One group with the pods of both, which are alike."""
         names = self.custom | other.custom
         return replace(

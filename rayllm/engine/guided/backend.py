@@ -1,7 +1,5 @@
 """Custom guided decoding backends: loads and validates folders with a `backend.py`."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import logging
@@ -11,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 from rayllm.core.errors import ConfigError, RequestError
 from rayllm.engine.guided.isolation import Isolation, Stepwise
@@ -86,7 +84,7 @@ class Backends:
     default: str | None = None
 
     @classmethod
-    def load(cls, folder: Path, default: str | None, cache: Path) -> Backends:
+    def load(cls, folder: Path, default: str | None, cache: Path) -> Self:
         """Load the backends in `folder`: each folder whose name does not begin with `.` or `_`.
 
         Backends import from old paths of vLLM; call `import_shims.install` before. Wheels are unpacked below `cache`.

@@ -1,12 +1,10 @@
 """Custom guided decoding of one replica."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rayllm.config.model import GuidedDecoding
 from rayllm.core.errors import ConfigError
@@ -75,7 +73,7 @@ class GuidedService:
         cache: Path,
         host: str,
         environment: MutableMapping[str, str] = os.environ,
-    ) -> GuidedService:
+    ) -> Self:
         """Load the backends, and set the workers' variables in `environment`, which the engine's processes inherit.
 
         Call before the engine starts.

@@ -3,13 +3,11 @@
 The variables' names begin with `_`: they are internal, unlike those in `rayllm.core.settings`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rayllm.core.errors import ConfigError
 
@@ -37,7 +35,7 @@ class WorkerEnvironment:
         }
 
     @classmethod
-    def read(cls, environment: Mapping[str, str]) -> WorkerEnvironment:
+    def read(cls, environment: Mapping[str, str]) -> Self:
         """Read the variables in a worker. Raises ConfigError if a variable is missing."""
         try:
             folder, cache, report = (environment[PREFIX + name] for name in ("FOLDER", "CACHE", "REPORT"))
@@ -64,6 +62,6 @@ class Envelope:
         return json.dumps(vars(self))
 
     @classmethod
-    def unpack(cls, text: str) -> Envelope:
+    def unpack(cls, text: str) -> Self:
         """Read an envelope from the JSON text of `pack`. Raises ValueError or TypeError for another text."""
         return cls(**json.loads(text))

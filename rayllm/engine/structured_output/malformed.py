@@ -78,17 +78,13 @@ def _is(*kinds: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, kinds)
 
 
-def _is_filled_list(value: Any) -> bool:
-    return isinstance(value, list) and bool(value)
-
-
 _COUNTS = [f"{bound}{of}" for bound in ("min", "max") for of in ("Length", "Items", "Properties", "Contains")]
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _SHAPES: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(_COUNTS, _is_count),
     **dict.fromkeys(_NUMBERS, _is_number),
     **dict.fromkeys(MAPS, _is(dict)),
-    **dict.fromkeys(("allOf", "anyOf", "oneOf", "enum"), _is_filled_list),
+    **dict.fromkeys(("allOf", "anyOf", "oneOf", "enum"), lambda value: isinstance(value, list) and bool(value)),
     **dict.fromkeys(("$ref", "pattern"), _is(str)),
     "prefixItems": _is(list),
     "required": _are_texts,

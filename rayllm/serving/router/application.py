@@ -6,8 +6,9 @@ It reads only what routing needs of a request, and imports no engine.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -31,14 +32,13 @@ from rayllm.serving.router.access.browser_gate import BrowserGate
 from rayllm.serving.router.adapters.admin import AdapterAdmin
 from rayllm.serving.router.adapters.catalog import AdapterCatalog
 from rayllm.serving.router.adapters.lookup import AdapterLookup, missing_adapters
-from rayllm.serving.router.description import PATH as OPENAPI
-from rayllm.serving.router.description import describe
 from rayllm.serving.router.forwarder import Forwarder
 from rayllm.serving.router.guard.guard import Guard, GuardCaller
 from rayllm.serving.router.guard.moderations import ModerationsApi
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.clean_path import CleanPath
 from rayllm.serving.router.http.errors import install_error_handlers
+from rayllm.serving.router.http.static_file import StaticFile
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 from rayllm.serving.router.readiness import Readiness
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
@@ -46,6 +46,10 @@ from rayllm.serving.router.services import RouterServices
 from rayllm.serving.router.ui.pages import PATH as PAGE
 
 logger = logging.getLogger(__name__)
+
+DESCRIPTION = "/openapi.json"
+DESCRIPTION_FILE = Path(__file__).with_name("openapi.json")
+"""Written by `make generate`."""
 
 # Headers of replies that web pages of other origins can read.
 _EXPOSED = [
@@ -119,7 +123,7 @@ class RouterApplication:
         app.add_api_route("/v1/load_lora_adapter", self._admin.load, methods=["POST"])
         app.add_api_route("/v1/unload_lora_adapter", self._admin.unload, methods=["POST"])
         responses = Route(f"{RESPONSES}/{{name:path}}", self.no_stored_response, methods=["GET", "POST", "DELETE"])
-        app.router.routes.extend([responses, Route(OPENAPI, describe), *self._routes])
+        app.router.routes.extend([responses, Route(DESCRIPTION, describe), *self._routes])
         for path, handler in {
             "/v1/models": self.list_models,
             "/v1/models/{name:path}": self.get_model,
@@ -265,3 +269,13 @@ class RouterApplication:
                 continue
             self._models.update_description(model_id, description)
             self._vllm_version = description["vllm_version"]
+
+
+async def describe(request: Request) -> Response:
+    """`GET /openapi.json`, compressed if the client accepts gzip."""
+    return await (await asyncio.to_thread(_description)).answer(request)
+
+
+@cache
+def _description() -> StaticFile:
+    return StaticFile(DESCRIPTION_FILE, {"content-type": "application/json"})

@@ -1,11 +1,9 @@
 """The models behind one router: names, aliases, adapters, fallbacks and model cards."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 from urllib.parse import quote
 
 from rayllm.access import ANYONE, Caller
@@ -25,7 +23,7 @@ class ResolvedModel:
     adapter: Adapter | None = None
 
     @classmethod
-    def for_adapter(cls, adapter: Adapter) -> ResolvedModel:
+    def for_adapter(cls, adapter: Adapter) -> Self:
         """An adapter with its base model."""
         return cls(adapter.base, adapter)
 

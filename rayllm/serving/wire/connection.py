@@ -5,9 +5,10 @@ from contextlib import suppress
 from typing import Any
 
 from rayllm.core.errors import RayLLMError
-from rayllm.serving.wire.chunks import LAST_CHUNK, http_chunk
 from rayllm.serving.wire.journal import JournalError, StreamJournal
 
+LAST_CHUNK = b"0\r\n\r\n"
+"""Ends a chunked body. Source: RFC 9112, section 7.1."""
 CONNECTION = "rayllm.connection"
 """Key in the extensions of an ASGI scope: the client's `Connection`, if no proxy is in front of the router."""
 
@@ -115,3 +116,8 @@ class Connection:
             JournalError: the journal does not tell what that is.
         """
         self._transport.write(journal.rest(self.socket))
+
+
+def http_chunk(body: bytes) -> bytes:
+    """One chunk; nothing for no bytes, which would end the body."""
+    return b"%x\r\n%b\r\n" % (len(body), body) if body else b""

@@ -17,8 +17,7 @@ from rayllm.core.error_shapes import error_event, error_response, event_of
 from rayllm.core.errors import EngineError, RayLLMError
 from rayllm.core.headers import TIMING
 from rayllm.core.request_stats import server_timing
-from rayllm.serving.wire.chunks import LAST_CHUNK, http_chunk
-from rayllm.serving.wire.connection import CONNECTION, Connection
+from rayllm.serving.wire.connection import CONNECTION, LAST_CHUNK, Connection, http_chunk
 from rayllm.serving.wire.journal import LARGEST_WRITE, JournalFile, StreamJournal
 from rayllm.serving.wire.record import RequestRecord
 from rayllm.serving.wire.states import STEPS, State

@@ -1,12 +1,10 @@
 """Options of a download, and observers of its progress."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 from rayllm.core.settings import settings
 
@@ -30,7 +28,7 @@ class DownloadOptions:
     stall_s: float = 20.0
 
     @classmethod
-    def from_settings(cls, deadline_s: float | None = None) -> DownloadOptions:
+    def from_settings(cls, deadline_s: float | None = None) -> Self:
         """Options from the `RAYLLM_*` variables."""
         return cls(settings().download_threads, settings().download_tries, deadline_s)
 

@@ -4,12 +4,10 @@ The actors outlive an upgrade of RayLLM. The first process with other code that 
 its own code, which inherits the state.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import ray
 from ray._common.constants import HEAD_NODE_RESOURCE_NAME
@@ -40,7 +38,7 @@ class Identity:
         """Whether a process of that version must replace the actor."""
         return version != self.version and self.retired.get(version, float("-inf")) < now - _RETIRED_S
 
-    def retire(self, other: Identity, now: float) -> None:
+    def retire(self, other: Self, now: float) -> None:
         """Note that this actor has replaced another."""
         self.retired |= other.retired | {other.version: now}
 

@@ -1,13 +1,12 @@
 """Request payloads: a JSON object or a multipart form."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Self
 
 import aiohttp
 from starlette.datastructures import FormData, UploadFile
@@ -49,7 +48,7 @@ class Payload(ABC):
         """The payload for the log: texts, without the contents of files."""
 
     @abstractmethod
-    async def for_model(self, name: str) -> Payload:
+    async def for_model(self, name: str) -> Self:
         """The same request for another model."""
 
 
@@ -60,7 +59,7 @@ class JsonPayload(Payload):
     tools: Tools | None
 
     @classmethod
-    def from_raw(cls, raw: bytes, content_type: str, summary: Summary) -> JsonPayload:
+    def from_raw(cls, raw: bytes, content_type: str, summary: Summary) -> Self:
         """A payload from a body and its summary."""
         found = summary.model, summary.wants_stream, summary.routing, summary.demand, summary.tools
         return cls(raw, content_type, *found)
@@ -69,10 +68,10 @@ class JsonPayload(Payload):
     def for_log(self) -> str:
         return self.raw.decode(errors="replace")
 
-    async def for_model(self, name: str) -> JsonPayload:
+    async def for_model(self, name: str) -> Self:
         return replace(self, raw=self._raw_with(f'"model": {json.dumps(name)}'), model=name)
 
-    def without_hosted_tools(self, has_tool_server: bool) -> tuple[JsonPayload, list[HostedTool]]:
+    def without_hosted_tools(self, has_tool_server: bool) -> tuple[Self, list[HostedTool]]:
         """The request without the hosted tools that are not run, and the types of these tools.
 
         Raises:
@@ -98,7 +97,7 @@ class FormPayload(Payload):
     files: tuple[tuple[str, str | None, int | None], ...]
 
     @classmethod
-    async def parse(cls, raw: bytes, request: Request) -> FormPayload:
+    async def parse(cls, raw: bytes, request: Request) -> Self:
         """Parse a multipart body.
 
         Raises:
@@ -119,7 +118,7 @@ class FormPayload(Payload):
         texts = [f"{name}={value!r}" for name, value in self.fields]
         return ", ".join(texts + [f"{name}={filename!r} ({size} bytes)" for name, filename, size in self.files])
 
-    async def for_model(self, name: str) -> FormPayload:
+    async def for_model(self, name: str) -> Self:
         writer = aiohttp.FormData(default_to_multipart=True)
         headers = [(b"content-type", self.content_type.encode("latin-1"))]
         async with _form(self.raw, {"type": "http", "method": "POST", "headers": headers}) as form:

@@ -1,13 +1,11 @@
 """Hosted tools of requests, which routers leave out."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 from rayllm.core.errors import RequestError
 from rayllm.core.hosted_tools import ON_TOOL_SERVERS, HostedTool, called_tools, check_called, hosted_tools
@@ -36,7 +34,7 @@ class Tools:
     on_server: str
 
     @classmethod
-    def in_body(cls, body: dict[str, Any]) -> Tools | None:
+    def in_body(cls, body: dict[str, Any]) -> Self | None:
         """The tools of a request; None without hosted tools."""
         tools, choice = body.get("tools"), body.get("tool_choice")
         hosted = hosted_tools(tools)

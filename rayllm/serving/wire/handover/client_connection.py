@@ -7,7 +7,7 @@ from contextlib import suppress
 from http import HTTPStatus
 
 from rayllm.serving.cluster.background import in_background
-from rayllm.serving.wire.chunks import LAST_CHUNK, http_chunk
+from rayllm.serving.wire.connection import LAST_CHUNK, http_chunk
 from rayllm.serving.wire.journal import LARGEST_WRITE, StreamJournal
 
 # Seconds in which a client ends a connection that this side has ended.

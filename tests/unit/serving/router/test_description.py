@@ -12,7 +12,9 @@ from jsonschema import Draft202012Validator
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from rayllm.serving.router.description import FILE, PATH, describe
+from rayllm.serving.router.application import DESCRIPTION as PATH
+from rayllm.serving.router.application import DESCRIPTION_FILE as FILE
+from rayllm.serving.router.application import describe
 
 DESCRIPTION = json.loads(FILE.read_text())
 SCHEMAS = DESCRIPTION["components"]["schemas"]
