@@ -29,14 +29,14 @@ from rayllm.config.load import generation_from, model_from
 from rayllm.config.vllm_versions import PINNED
 from rayllm.core.endpoints import MODERATIONS, RESPONSES
 from rayllm.serving.batch_api import service
-from rayllm.serving.router import application, deployment, description
+from rayllm.serving.router import application, deployment
 from rayllm.serving.router.ui.pages import PATH as UI
 from scripts.documentation import DOCS, ROOT, Block, blocks, headings, llms_txt, sections, slug, summary, targets
 
 PAGES = sorted(DOCS.rglob("*.md"))
 LINKED = [*PAGES, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))]
 LINKED += [ROOT / name / "README.md" for name in ("deploy", "examples", "models")]
-OPENAPI = json.loads(description.FILE.read_text())
+OPENAPI = json.loads(application.DESCRIPTION_FILE.read_text())
 SHELLS = ("sh", "bash", "console")
 # Programs of others in the pages; what they do is theirs.
 PROGRAMS = {
@@ -348,7 +348,7 @@ def check_curl(arguments: list[str]) -> None:
     path = "/" + url.removeprefix("http://").partition("?")[0].partition("/")[2]
     bodies = [arguments[index + 1] for index, one in enumerate(arguments) if one in ("-d", "--data")]
     described = operations(path)
-    assert described, f"{path} is not in {description.FILE.name}"
+    assert described, f"{path} is not in {application.DESCRIPTION_FILE.name}"
     assert ("post" if bodies else "get") in described
     for body in bodies:
         fields = json.loads(body)
