@@ -20,7 +20,7 @@ class UsageMeter:
     """ASGI middleware that writes the usage of each request that a key has sent.
 
     It is written before the last part of the reply is sent: a client that has its reply is counted, even if this
-    process is killed next. If another replica goes on with a stream, that one writes the usage of the whole.
+    process is killed next. If another replica continues a stream, that replica writes the usage of the whole.
     """
 
     def __init__(self, app: ASGIApp, model_id: str, replica_id: str) -> None:

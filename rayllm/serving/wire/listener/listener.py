@@ -99,7 +99,7 @@ class LocalListener:
 class KeptListener(LocalListener):
     """A listening socket that a process of this node keeps open when this one ends: see `socket_keeper`.
 
-    If that process ends, this one goes on with the socket, and starts another.
+    If that process ends, this process continues with the socket, and starts another.
 
     Args:
         host: address to listen on.

@@ -18,7 +18,7 @@ _PARTS = 8
 class RelayedReplyMiddleware:
     """Adds the stats of a request to its reply: to a complete one in a header, to a stream of events in a frame.
 
-    Where the router keeps a journal, a stream has the tokens that its events come from as well, and goes on from the
+    Where the router keeps a journal, a stream has the tokens that its events come from as well, and continues from the
     tokens that come before the request's body.
     """
 
