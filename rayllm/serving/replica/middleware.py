@@ -48,7 +48,7 @@ class SlotGate:
             waits=bool(header(scope, headers.WAITS)),
         )
         source = StatsSource.in_scope(scope)
-        async with self._slots.take(holder) as has_slot:
+        async with self._slots.reserve(holder) as has_slot:
             if source:
                 source.held_s = holder.held_s
             if not has_slot:

@@ -84,7 +84,7 @@ class Slots:
         return len(self._holders)
 
     @asynccontextmanager
-    async def take(self, holder: SlotHolder) -> AsyncIterator[bool]:
+    async def reserve(self, holder: SlotHolder) -> AsyncIterator[bool]:
         """Reserve a slot for the block; yields whether the request has a slot.
 
         A slot is free, becomes free while the request waits, or is that of a request of a lower class whose reply has

@@ -91,7 +91,7 @@ class Cluster:
     async def _ask(self, tenant: str, dispatcher: Dispatcher) -> None:
         async def send(replica: Replica, search: ReplicaSearch) -> Outcome:
             holder = SlotHolder(COST, Priority.STANDARD, lambda: None, tenant=tenant, waits=search.waits)
-            async with self._slots.take(holder) as has_slot:
+            async with self._slots.reserve(holder) as has_slot:
                 if not has_slot:
                     self._refused[replica] = None
                     return Outcome.FULL

@@ -35,17 +35,17 @@ async def test_a_saturated_engine_gets_no_more_and_its_relief_is_reported() -> N
     is_saturated, freed = True, asyncio.Event()
     slots = Slots(Count(), lambda: is_saturated)
     slots.on_slot_freed = freed.set
-    async with slots.take(holder()) as first:
+    async with slots.reserve(holder()) as first:
         # An idle replica takes a request of any size.
         assert first
-        async with slots.take(holder()) as second:
+        async with slots.reserve(holder()) as second:
             assert not second
         await asyncio.sleep(0.05)
         assert not freed.is_set()
         is_saturated = False
         async with asyncio.timeout(5):
             await freed.wait()
-        async with slots.take(holder()) as second:
+        async with slots.reserve(holder()) as second:
             assert second
             assert (slots.taken, slots.work) == (2, 20)
     assert (slots.taken, slots.work) == (0, 0)
@@ -55,8 +55,8 @@ async def test_a_request_that_does_not_stop_keeps_its_slot() -> None:
     slots = Slots(Count())
     slots._count.capacity = 1  # type: ignore[misc]
     stubborn = SlotHolder(1, Priority.BATCH, lambda: None)
-    async with slots.take(stubborn):
-        async with slots.take(SlotHolder(1, Priority.INTERACTIVE, lambda: None)) as has_slot:
+    async with slots.reserve(stubborn):
+        async with slots.reserve(SlotHolder(1, Priority.INTERACTIVE, lambda: None)) as has_slot:
             assert not has_slot
         assert stubborn.is_preempted
 
@@ -65,12 +65,12 @@ async def test_in_a_saturated_engine_a_higher_class_takes_the_place_of_a_lower_o
     slots, stopped = Slots(Count(), lambda: True), asyncio.Event()
 
     async def batch() -> None:
-        async with slots.take(SlotHolder(1, Priority.BATCH, stopped.set)):
+        async with slots.reserve(SlotHolder(1, Priority.BATCH, stopped.set)):
             await stopped.wait()
 
     task = asyncio.create_task(batch())
     await asyncio.sleep(0)
-    async with slots.take(SlotHolder(1, Priority.INTERACTIVE, lambda: None)) as has_slot:
+    async with slots.reserve(SlotHolder(1, Priority.INTERACTIVE, lambda: None)) as has_slot:
         assert has_slot
         assert slots.taken == 1
     await task
@@ -81,11 +81,11 @@ async def test_a_request_that_keeps_its_slot_is_not_stopped() -> None:
     slots = Slots(Count())
     slots._count.capacity = 2  # type: ignore[misc]
     old = SlotHolder(1, Priority.BATCH, lambda: stopped.append("old"), keeps_slot=True)
-    async with slots.take(old), slots.take(holder()):
+    async with slots.reserve(old), slots.reserve(holder()):
         # Nor does it take the slot of a higher class.
-        async with slots.take(SlotHolder(1, Priority.BATCH, lambda: None, keeps_slot=True)) as has_slot:
+        async with slots.reserve(SlotHolder(1, Priority.BATCH, lambda: None, keeps_slot=True)) as has_slot:
             assert not has_slot
-        async with slots.take(SlotHolder(1, Priority.STANDARD, lambda: None)) as has_slot:
+        async with slots.reserve(SlotHolder(1, Priority.STANDARD, lambda: None)) as has_slot:
             assert not has_slot
     assert stopped == []
 
@@ -98,7 +98,7 @@ async def start(slots: Slots, holder: SlotHolder, order: list[str], until: async
     """A request that notes when it begins, and ends at an event."""
 
     async def run() -> None:
-        async with slots.take(holder) as has_slot:
+        async with slots.reserve(holder) as has_slot:
             order.append(holder.tenant if has_slot else f"not {holder.tenant}")
             if has_slot:
                 await until.wait()
