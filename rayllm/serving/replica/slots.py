@@ -33,9 +33,13 @@ _WAIT_S = 0.15
 class SlotHolder:
     """A request that asks for a slot, or has a slot.
 
-    `work` is its expected cost in tokens; `stop` stops it, so that it gives its slot back, which `keeps_slot` forbids;
-    `waits` says whether it waits a moment for a slot, and `held_s` how many seconds it has; `served_tokens` are those
-    that it really took, once they are known.
+    Args:
+        work: the request's expected cost, in tokens.
+        stop: stops the request, which then releases its slot.
+        keeps_slot: whether no other request may preempt this one.
+        waits: whether the request waits up to `_WAIT_S` for a slot.
+        held_s: seconds that the request has waited.
+        served_tokens: tokens that the request really took, once known.
     """
 
     work: int
@@ -53,24 +57,26 @@ class SlotHolder:
 class Slots:
     """The slots of one replica.
 
-    Each router has a queue of its own, and has some of its requests wait here, so that the next slot goes to the tenant
-    that all routers together have had served least.
+    Each router has its own queue, and has some requests wait here, so that the next slot goes to the tenant that was
+    served least by all routers together.
 
     Args:
-        count: counts each slot that is taken.
-        is_saturated: whether the engine has more prompts waiting than it should; then only an idle replica takes more.
+        count: counts each reserved slot.
+        is_saturated: whether too many prompts wait in the engine; then only an idle replica accepts more.
 
-    `on_slot_freed` is called whenever one is free that no request waits for; `all_free` is set while none is taken.
+    Attributes:
+        on_slot_freed: called whenever a slot is free that no request waits for.
+        all_free: set while no slot is reserved.
     """
 
     def __init__(self, count: ServeRequestCount, is_saturated: Callable[[], bool] = lambda: False) -> None:
         self._count = count
         self._is_saturated = is_saturated
-        # Insertion order is the order of their arrival.
+        # In the order of arrival.
         self._holders: dict[SlotHolder, None] = {}
         # Requests that wait for a slot; a future is done once the slot is theirs.
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
-        # Slots that are about to be taken by requests that have waited, or are of higher classes.
+        # Slots that are reserved for requests that have waited, or are of higher classes.
         self._promised = 0
         self._checking: asyncio.TimerHandle | None = None
         self.work = 0
