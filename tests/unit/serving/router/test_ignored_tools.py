@@ -12,37 +12,39 @@ from rayllm.core.headers import IGNORED_TOOLS
 from rayllm.core.json_body import is_light
 from rayllm.serving.router.requests.body_reader import BodyReader
 from rayllm.serving.router.requests.body_summary import summarize
-from rayllm.serving.wire import exchange
+from tests.fakes.answers import Answer
+from tests.fakes.clock import pass_time
+from tests.fakes.replica import Replica
+from tests.fakes.router import LANES, RouterApplication, served, service, waiting_stream
 from tests.unit.core.test_hosted_tools import ANTHROPIC_SEARCH, FUNCTION, MCP, SEARCH
-from tests.unit.serving.router.test_forwarder import WAYS, Answer, Replica, RouterApplication, service, until
 
 PREVIEW = {"type": "web_search_preview"}
 OWN = {"name": "f", "input_schema": {"type": "object"}}
 
 
-async def ask(found: RouterApplication, path: str, answer: Answer, **fields: Any) -> tuple[Any, dict[str, Any]]:
+async def ask(router: RouterApplication, path: str, answer: Answer, **fields: Any) -> tuple[Any, dict[str, Any]]:
     """The reply, and the body that the replica got."""
-    reply = await found.client.post(path, json={"model": "m", **fields})
+    reply = await router.ask(path=path, **fields)
     return reply, json.loads(answer.bodies[-1]) if answer.bodies else {}
 
 
-@WAYS
+@LANES
 @pytest.mark.parametrize("stream", [False, True])
-async def test_hosted_tools_are_left_out_and_named(way: str, stream: bool) -> None:
+async def test_hosted_tools_are_left_out_and_named(lane: str, stream: bool) -> None:
     answer = Answer(*([b"data: 1\n\n", b"data: [DONE]\n\n"] if stream else [b"{}"]))
-    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+    async with served(lane, answer) as router:
         tools = [SEARCH, FUNCTION, {"type": "file_search"}, SEARCH]
-        reply, body = await ask(found, RESPONSES, answer, input="x", tools=tools, tool_choice="auto", stream=stream)
+        reply, body = await ask(router, RESPONSES, answer, input="x", tools=tools, tool_choice="auto", stream=stream)
         assert (reply.status_code, reply.headers[IGNORED_TOOLS]) == (200, "web_search, file_search")
         assert body == {"model": "m", "input": "x", "tools": [FUNCTION], "tool_choice": "auto", "stream": stream}
-        reply, body = await ask(found, MESSAGES, answer, messages=[], tools=[OWN, ANTHROPIC_SEARCH], stream=stream)
+        reply, body = await ask(router, MESSAGES, answer, messages=[], tools=[OWN, ANTHROPIC_SEARCH], stream=stream)
         assert (reply.headers[IGNORED_TOOLS], body["tools"]) == ("web_search_20250305", [OWN])
 
 
 async def test_a_request_without_any_other_tool_has_none() -> None:
     answer = Answer(b"{}")
-    async with Replica(answer).listening() as replica, service("handover", {"m": [replica]}) as found:
-        _, body = await ask(found, RESPONSES, answer, input="x", tools=[SEARCH], tool_choice="auto")
+    async with served("handover", answer) as router:
+        _, body = await ask(router, RESPONSES, answer, input="x", tools=[SEARCH], tool_choice="auto")
         assert body == {"model": "m", "input": "x", "tools": None, "tool_choice": None}
 
 
@@ -60,18 +62,15 @@ async def test_a_request_without_any_other_tool_has_none() -> None:
 async def test_other_requests_go_on_as_they_are(path: str, fields: dict[str, Any]) -> None:
     """A replica says what is wrong with them, if anything."""
     answer = Answer(b"{}")
-    async with Replica(answer).listening() as replica, service("handover", {"m": [replica]}) as found:
-        reply, body = await ask(found, path, answer, **fields)
+    async with served("handover", answer) as router:
+        reply, body = await ask(router, path, answer, **fields)
         assert (IGNORED_TOOLS in reply.headers, body) == (False, {"model": "m", **fields})
 
 
 async def test_the_configuration_may_have_them_refused_by_the_replica() -> None:
     answer = Answer(b"{}")
-    async with (
-        Replica(answer).listening() as replica,
-        service("http", {"m": [replica]}, hosted_tools="refuse") as found,
-    ):
-        reply, body = await ask(found, RESPONSES, answer, tools=[SEARCH])
+    async with served("relay", answer, hosted_tools="refuse") as router:
+        reply, body = await ask(router, RESPONSES, answer, tools=[SEARCH])
         assert (IGNORED_TOOLS in reply.headers, body) == (False, {"model": "m", "tools": [SEARCH]})
 
 
@@ -86,42 +85,37 @@ async def test_the_configuration_may_have_them_refused_by_the_replica() -> None:
     ],
 )
 async def test_a_choice_that_cannot_be_met_is_refused(path: str, tools: list[Any], choice: Any) -> None:
-    async with service("http", {"m": []}) as found:
-        reply = await found.client.post(path, json={"model": "m", "tools": tools, "tool_choice": choice})
+    async with service("relay", {"m": []}) as router:
+        reply = await router.ask(path=path, tools=tools, tool_choice=choice)
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "tool_choice")
 
 
-async def test_a_stream_that_waits_for_a_replica_names_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "_HEARTBEAT_S", 0.02)
-    body = {"model": "m", "input": "x", "tools": [SEARCH], "stream": True}
+async def test_a_stream_that_waits_for_a_replica_names_them_too() -> None:
     async with (
         Replica(Answer(b"data: 1\n\n", b"data: 2\n\n")).listening() as replica,
-        service("http", {"m": []}) as found,
-        found.client.stream("POST", RESPONSES, json=body) as reply,
+        service("relay", {"m": []}) as router,
+        waiting_stream(router, RESPONSES, input="x", tools=[SEARCH]) as reply,
     ):
         assert reply.headers[IGNORED_TOOLS] == "web_search"
-        found.replica_sets["m"].update([replica.replica_update("new")])
+        router.set_replicas("m", replica)
         assert [part async for part in reply.aiter_raw()]
 
 
 async def test_a_model_with_a_tool_server_keeps_what_that_runs() -> None:
     answer = Answer(b"{}")
     model = {"engine_kwargs": {"tool_server": "demo"}}
-    async with (
-        Replica(answer).listening() as replica,
-        service("handover", {"m": [replica]}, model=model) as found,
-    ):
-        reply, body = await ask(found, RESPONSES, answer, tools=[PREVIEW, SEARCH, FUNCTION, MCP])
+    async with served("handover", answer, model=model) as router:
+        reply, body = await ask(router, RESPONSES, answer, tools=[PREVIEW, SEARCH, FUNCTION, MCP])
         assert (reply.headers[IGNORED_TOOLS], body["tools"]) == ("web_search", [FUNCTION, PREVIEW, MCP])
-        _, body = await ask(found, RESPONSES, answer, tools=[PREVIEW], tool_choice={"type": "web_search_preview"})
+        _, body = await ask(router, RESPONSES, answer, tools=[PREVIEW], tool_choice={"type": "web_search_preview"})
         assert body["tools"] == [PREVIEW]
 
 
 async def test_a_type_cannot_break_the_header() -> None:
     answer = Answer(b"{}")
     types = ["a\r\nx-evil: 1", "ü" * 100, *(f"t{number}" for number in range(50))]
-    async with Replica(answer).listening() as replica, service("handover", {"m": [replica]}) as found:
-        reply, _ = await ask(found, RESPONSES, answer, tools=[{"type": each} for each in types])
+    async with served("handover", answer) as router:
+        reply, _ = await ask(router, RESPONSES, answer, tools=[{"type": each} for each in types])
         assert "x-evil" not in reply.headers
         named = reply.headers[IGNORED_TOOLS].split(", ")
         assert named[:3] == ["a__x-evil__1", "_" * 64, "t0"]
@@ -138,7 +132,10 @@ async def test_a_large_body_is_read_in_another_process_with_its_tools() -> None:
 
 
 async def test_an_error_names_them_as_well() -> None:
-    async with service("http", {"m": []}, queue_timeout_s=0.1) as found:
-        reply = await found.client.post(RESPONSES, json={"model": "m", "tools": [SEARCH]})
+    async with service("relay", {"m": []}) as router:
+        asking = router.asking(path=RESPONSES, tools=[SEARCH])
+        await router.queued()
+        pass_time(60)
+        reply = await asking
         assert (reply.status_code, reply.headers[IGNORED_TOOLS]) == (503, "web_search")
-        await until(lambda: found.records)
+        await router.record()

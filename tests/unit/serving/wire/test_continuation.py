@@ -7,24 +7,26 @@ import errno
 import itertools
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import httpx
 import pytest
 from starlette.requests import Request
 
+from rayllm.core.endpoints import CHAT
 from rayllm.core.token_log import TokenGroup, TokenLog, tokens_of
-from rayllm.serving.cluster.replica_updates import ReplicaUpdate
 from rayllm.serving.wire.connection import Connection
 from rayllm.serving.wire.exchange import Exchange
-from rayllm.serving.wire.handover import lane
+from rayllm.serving.wire.handover.sender import Sender
 from rayllm.serving.wire.journal import JournalFile
 from rayllm.serving.wire.record import RequestRecord
-from tests.unit.serving.router import test_forwarder
-from tests.unit.serving.router.test_forwarder import PATH, Answer, Replica, service, until
+from tests.fakes.answers import Answer, head
+from tests.fakes.clock import pass_time, until
+from tests.fakes.replica import Replica
+from tests.fakes.router import LANES, NODES, RouterApplication, served, service
 
-WAYS = ("handover", "http")
+PAIRS = list(itertools.product(NODES, NODES))
 REQUEST = {"model": "m", "stream": True}
 LENGTH = 60
 
@@ -63,7 +65,7 @@ class Story:
         tokens = tokens_of(earlier)
         self.earlier.append(tokens)
         stream_id = f"{journal.seed}-{journal.next_number()}"
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await send(head())
         for group in itertools.chain(earlier, (TokenGroup((n,)) for n in range(len(tokens), LENGTH))):
             if len(tokens) + (self.dies_after or LENGTH) in group.token_ids:
                 self.on_death()
@@ -89,23 +91,20 @@ def event(content: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(content).encode() + b"\n\n"
 
 
-def update(replica: Replica, replica_id: str, way: str) -> ReplicaUpdate:
-    """A replica on this node or on another one."""
-    found = replica.replica_update(replica_id)
-    return replace(found, metadata={**found.metadata, "node_id": "here" if way == "handover" else "far"})
-
-
-async def ask(ways: tuple[str, ...], *stories: Story, clients: int = 1) -> tuple[list[str], list[RequestRecord]]:
+async def ask(lanes: tuple[str, ...], *stories: Story, clients: int = 1) -> tuple[list[str], list[RequestRecord]]:
     """What clients receive if each replica is there when the one before it dies."""
-    async with service("handover", {"m": []}) as found, Fleet(stories) as replicas:
-        updates = [update(each, f"m-{n}", way) for n, (each, way) in enumerate(zip(replicas, ways, strict=True))]
-        for story, following in zip(stories, updates[1:], strict=False):
-            story.on_death = partial(found.replica_sets["m"].update, [following])
-        found.replica_sets["m"].update(updates[:1])
-        replies = await asyncio.gather(*(found.client.post(PATH, json=REQUEST) for _ in range(clients)))
+    async with service("handover", {"m": []}) as router, Fleet(stories) as replicas:
+        arrivals = [
+            partial(router.set_replicas, "m", each, node=NODES[lane])
+            for each, lane in zip(replicas, lanes, strict=True)
+        ]
+        for story, following in zip(stories, arrivals[1:], strict=False):
+            story.on_death = following
+        arrivals[0]()
+        replies = await asyncio.gather(*(router.ask(stream=True) for _ in range(clients)))
         assert {reply.status_code for reply in replies} == {200}
-        await until(lambda: len(found.records) == clients)
-        return [reply.text for reply in replies], found.records
+        await until(lambda: len(router.records) == clients)
+        return [reply.text for reply in replies], router.records
 
 
 class Fleet:
@@ -122,6 +121,15 @@ class Fleet:
             await each.__aexit__(None, None, None)
 
 
+async def waited_too_long(router: RouterApplication) -> httpx.Response:
+    """The reply to a request whose replica dies, and which no other replica answers in time."""
+    asking = router.asking(stream=True)
+    await until(lambda: not router.replica_sets["m"].replicas)
+    await router.queued()
+    pass_time(60)
+    return await asking
+
+
 def numbers(text: str) -> list[int]:
     """The tokens of a stream that is complete, of one reply."""
     *events, done, end = text.split("\n\n")
@@ -131,30 +139,30 @@ def numbers(text: str) -> list[int]:
     return [each["token"] for each in contents]
 
 
-@pytest.mark.parametrize("ways", list(itertools.product(WAYS, WAYS)), ids="-".join)
-async def test_the_client_receives_one_stream(ways: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("lanes", PAIRS, ids="-".join)
+async def test_the_client_receives_one_stream(lanes: tuple[str, ...]) -> None:
     first, second = Story(dies_after=25), Story()
-    [text], [record] = await ask(ways, first, second)
+    [text], [record] = await ask(lanes, first, second)
     assert numbers(text) == list(range(LENGTH))
     assert second.earlier == [list(range(25))]
     assert first.bodies == second.bodies == [json.dumps(REQUEST, separators=(",", ":")).encode()]
     assert (record.status, record.attempts, record.continuations) == (200, 2, 1)
 
 
-@pytest.mark.parametrize("ways", list(itertools.product(WAYS, repeat=3)), ids="-".join)
-async def test_a_second_replica_may_be_lost_as_well(ways: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("lanes", list(itertools.product(NODES, repeat=3)), ids="-".join)
+async def test_a_second_replica_may_be_lost_as_well(lanes: tuple[str, ...]) -> None:
     """Two requests, so that neither of them alone can be what the replicas die of."""
     third = Story()
-    texts, records = await ask(ways, Story(dies_after=10), Story(dies_after=10), third, clients=2)
+    texts, records = await ask(lanes, Story(dies_after=10), Story(dies_after=10), third, clients=2)
     assert [numbers(text) for text in texts] == [list(range(LENGTH))] * 2
     assert third.earlier == [list(range(20))] * 2
     assert [(record.attempts, record.continuations) for record in records] == [(3, 2)] * 2
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_what_no_engine_can_go_on_with_ends_with_an_error(way: str) -> None:
+@LANES
+async def test_a_stream_that_no_engine_can_continue_ends_with_an_error(lane: str) -> None:
     second = Story()
-    [text], [record] = await ask((way, way), Story(dies_after=25, is_continuable=False), second)
+    [text], [record] = await ask((lane, lane), Story(dies_after=25, is_continuable=False), second)
     assert "broke off in the middle" in text
     assert "[DONE]" not in text
     assert "EngineDeadError" not in text
@@ -163,22 +171,22 @@ async def test_what_no_engine_can_go_on_with_ends_with_an_error(way: str) -> Non
 
 
 @pytest.mark.parametrize("second", [{"says": "other"}, {"ends_after": 0}], ids=["other events", "too few"])
-@pytest.mark.parametrize("ways", list(itertools.product(WAYS, WAYS)), ids="-".join)
-async def test_a_replica_that_writes_something_else_does_not_go_on(
-    ways: tuple[str, ...], second: dict[str, Any]
+@pytest.mark.parametrize("lanes", PAIRS, ids="-".join)
+async def test_a_replica_that_writes_something_else_does_not_continue_a_stream(
+    lanes: tuple[str, ...], second: dict[str, Any]
 ) -> None:
-    [text], _ = await ask(ways, Story(dies_after=25), Story(**second))
+    [text], _ = await ask(lanes, Story(dies_after=25), Story(**second))
     assert "other" not in text
     assert "broke off in the middle" in text
     assert "[DONE]" not in text
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_without_another_replica_it_ends_with_an_error(way: str) -> None:
+@LANES
+async def test_a_stream_without_another_replica_ends_with_an_error(lane: str) -> None:
     story = Story(dies_after=25)
-    async with Replica(story).listening() as replica, service(way, {"m": [replica]}, 0.5) as found:
-        story.on_death = partial(found.replica_sets["m"].update, [])
-        reply = await found.client.post(PATH, json=REQUEST)
+    async with served(lane, story) as router:
+        story.on_death = partial(router.set_replicas, "m")
+        reply = await waited_too_long(router)
     assert "[DONE]" not in reply.text
     assert "No replica of the model `m` was running in time" in reply.text
 
@@ -187,26 +195,24 @@ async def test_a_replica_on_another_node_may_be_gone_for_a_while_before_the_next
     """Its address refuses connections, and Ray Serve still lists it."""
 
     def die() -> None:
-        loop = asyncio.get_running_loop()
-        for listening in first.server.servers:
-            listening.close()
-        for connection in first.server.server_state.connections:
-            connection.transport.abort()  # type: ignore[union-attr]
-        loop.call_later(1, found.replica_sets["m"].update, [update(second, "m-1", "http")])
+        first.vanish()
+        died.set()
 
-    dying = Story(dies_after=25)
+    died, dying = asyncio.Event(), Story(dies_after=25)
     dying.on_death = die
-    async with Fleet((dying, Story())) as (first, second), service("handover", {"m": []}) as found:
-        found.replica_sets["m"].update([update(first, "m-0", "http")])
-        replies = [asyncio.create_task(found.client.post(PATH, json=REQUEST))]
-        await until(lambda: first.server.servers[0].is_serving() is False)
-        replies += [asyncio.create_task(found.client.post(PATH, json=REQUEST)) for _ in range(3)]
+    async with Fleet((dying, Story())) as (first, second), service("relay", {"m": []}) as router:
+        router.set_replicas("m", first)
+        replies = [router.asking(stream=True)]
+        await died.wait()
+        replies += [router.asking(stream=True) for _ in range(3)]
+        await router.queued(4)
+        router.set_replicas("m", second)
         for reply in await asyncio.gather(*replies):
             assert numbers(reply.text) == list(range(LENGTH))
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_stream_without_a_journal_is_answered(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@LANES
+async def test_a_stream_without_a_journal_is_answered(lane: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the router has no descriptors left."""
 
     def fail(*_: object) -> int:
@@ -215,26 +221,26 @@ async def test_a_stream_without_a_journal_is_answered(way: str, monkeypatch: pyt
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         assert TokenLog.in_scope(scope) is None
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await send(head())
         await send({"type": "http.response.body", "body": event({"token": 0})})
 
     monkeypatch.setattr(JournalFile, "create", fail)
-    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
-        reply = await found.client.post(PATH, json=REQUEST)
+    async with served(lane, answer) as router:
+        reply = await router.ask(stream=True)
     assert reply.text == 'data: {"token": 0}\n\n'
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_no_other_model_goes_on_with_a_stream(way: str) -> None:
+@LANES
+async def test_no_other_model_continues_a_stream(lane: str) -> None:
     story, other = Story(dies_after=25), Story()
     async with (
         Replica(story).listening() as replica,
         Replica(other).listening() as fallback,
-        service(way, {"m": [replica], "f": [fallback]}, 0.5, fallbacks={"m": ["f"]}) as found,
+        service(lane, {"m": [replica], "f": [fallback]}, fallbacks={"m": ["f"]}) as router,
     ):
-        story.on_death = partial(found.replica_sets["m"].update, [])
-        reply = await found.client.post(PATH, json=REQUEST)
-        record = await found.record()
+        story.on_death = partial(router.set_replicas, "m")
+        reply = await waited_too_long(router)
+        record = await router.record()
     assert "No replica of the model `m` was running in time" in reply.text
     assert other.bodies == []
     assert (record.status, record.refusal, record.outcome) == (200, "overloaded", 503)
@@ -242,27 +248,27 @@ async def test_no_other_model_goes_on_with_a_stream(way: str) -> None:
 
 async def test_a_failure_of_the_router_adds_no_second_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     story = Story(dies_after=25)
-    async with Replica(story).listening() as replica, service("handover", {"m": [replica]}) as found:
+    async with served("handover", story) as router:
 
         def fail(*_: object) -> None:
             raise RuntimeError("a bug")
 
-        story.on_death = lambda: monkeypatch.setattr(lane, "_start", fail)
-        address = found.client.base_url
+        story.on_death = lambda: monkeypatch.setattr(Sender, "hand_over", fail)
+        address = router.client.base_url
         reader, writer = await asyncio.open_connection(address.host, address.port)
         body = json.dumps(REQUEST).encode()
-        writer.write(b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (PATH.encode(), len(body)) + body)
+        writer.write(b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (CHAT.encode(), len(body)) + body)
         received = await reader.read()
         writer.close()
-        record = await found.record()
+        record = await router.record()
     assert (record.status, record.outcome) == (200, 500)
     assert received.count(b"HTTP/1.1 ") == 1
     assert not received.endswith(b"0\r\n\r\n"), "the client sees that the reply is not complete"
 
 
 async def test_a_reply_of_which_nothing_was_written_begins_once_more() -> None:
-    record = RequestRecord(PATH)
-    exchange = Exchange(Request({"type": "http", "headers": []}), PATH, None, record)  # type: ignore[arg-type]
+    record = RequestRecord(CHAT)
+    exchange = Exchange(Request({"type": "http", "headers": []}), CHAT, None, record)  # type: ignore[arg-type]
     connection = InterruptedConnection()
     assert not exchange.interrupt(connection, 1), "it has no journal"
     assert exchange.interrupt(connection, 0), "nothing was sent"
@@ -291,10 +297,9 @@ class InterruptedConnection(Connection):
         self.was_told = True
 
 
-async def test_a_replica_of_a_version_without_frames_is_relayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(test_forwarder, "RelayedReplyMiddleware", lambda app: app)
-    answer = Answer(b"data: 1\n\n", b"data: 2\n\n")
-    async with Replica(answer).listening() as replica, service("http", {"m": [replica]}) as found:
-        reply = await found.client.post(PATH, json=REQUEST)
+async def test_a_replica_of_a_version_without_frames_is_relayed() -> None:
+    old = Replica(Answer(b"data: 1\n\n", b"data: 2\n\n"), has_frames=False)
+    async with old.listening(), service("relay", {"m": [old]}) as router:
+        reply = await router.ask(stream=True)
     assert reply.text == "data: 1\n\ndata: 2\n\n"
     assert reply.headers["content-type"].startswith("text/event-stream")

@@ -9,8 +9,11 @@ import pytest
 
 from rayllm.core.endpoints import CHAT, COMPLETIONS, MESSAGES, MODERATIONS, RESPONSES
 from rayllm.serving.router.guard.guard import parts_of
+from tests.fakes.answers import Answer
+from tests.fakes.clock import until
+from tests.fakes.replica import Replica
+from tests.fakes.router import LANES, RouterApplication, served, service
 from tests.unit.serving.router.guard.test_stream import chat
-from tests.unit.serving.router.test_forwarder import Answer, Replica, RouterApplication, service, until
 
 
 class Oracle:
@@ -45,17 +48,17 @@ class Oracle:
 class Guarded:
     """A router before a model and a guard."""
 
-    def __init__(self, answer: Answer | None = None, way: str = "handover", **guard: Any) -> None:
+    def __init__(self, answer: Answer | None = None, lane: str = "handover", **guard: Any) -> None:
         self.answer = answer or Answer(b'{"choices": [{"message": {"role": "assistant", "content": "fine"}}]}')
         self.oracle = Oracle()
-        self._way = way
+        self._lane = lane
         self._guards = [{"model": "guard", "verdict": "llama_guard", **guard}]
         self._replicas = [Replica(self.answer), Replica(self.oracle)]
 
     async def __aenter__(self) -> Guarded:
         self._open = [replica.listening() for replica in self._replicas]
         model, oracle = [await each.__aenter__() for each in self._open]
-        self._service = service(self._way, {"m": [model], "guard": [oracle]}, guards=self._guards)
+        self._service = service(self._lane, {"m": [model], "guard": [oracle]}, guards=self._guards)
         self.router: RouterApplication = await self._service.__aenter__()
         return self
 
@@ -183,13 +186,10 @@ async def test_only_the_named_models_are_guarded_and_guards_never() -> None:
         assert len(guarded.oracle.requests) == 1
 
 
-WAYS = pytest.mark.parametrize("way", ["handover", "http"])
-
-
-@WAYS
-async def test_a_whole_reply_is_asked_about_before_it_is_sent(way: str) -> None:
+@LANES
+async def test_a_whole_reply_is_asked_about_before_it_is_sent(lane: str) -> None:
     reply = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "a bomb"}}]}
-    async with Guarded(Answer(json.dumps(reply).encode()), way, check=["output"]) as guarded:
+    async with Guarded(Answer(json.dumps(reply).encode()), lane, check=["output"]) as guarded:
         status, error = await guarded.ask("hello")
         assert (status, "refuses the reply (S9)" in error["message"]) == (400, True)
         [(_, body, _)] = guarded.oracle.requests
@@ -197,10 +197,10 @@ async def test_a_whole_reply_is_asked_about_before_it_is_sent(way: str) -> None:
         assert [message["content"] for message in body["messages"]] == ["hello", "a bomb"]
 
 
-@WAYS
-async def test_a_safe_stream_comes_through_whole(way: str) -> None:
+@LANES
+async def test_a_safe_stream_comes_through_whole(lane: str) -> None:
     chunks = [chat("Paris "), chat("is big"), b"data: [DONE]\n\n"]
-    async with Guarded(Answer(*chunks), way, check=["output"], window_chars=5) as guarded:
+    async with Guarded(Answer(*chunks), lane, check=["output"], window_chars=5) as guarded:
         body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
         reply = await guarded.router.client.post(CHAT, json=body)
         assert reply.headers["content-type"].startswith("text/event-stream")
@@ -210,11 +210,11 @@ async def test_a_safe_stream_comes_through_whole(way: str) -> None:
         assert sum(seconds for _, seconds in record.parts()) == pytest.approx(record.total_s)
 
 
-@WAYS
+@LANES
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
-async def test_an_unsafe_stream_ends_with_an_error_event(way: str, path: str) -> None:
+async def test_an_unsafe_stream_ends_with_an_error_event(lane: str, path: str) -> None:
     answer = Answer(chat("all is fine"), chat(", now a bomb"), chat(" goes off"), pause_after=2)
-    async with Guarded(answer, way, check=["output"], window_chars=5) as guarded:
+    async with Guarded(answer, lane, check=["output"], window_chars=5) as guarded:
         reply = await guarded.router.client.post(path, json={"model": "m", "stream": True})
         assert reply.status_code == 200
         *events, last = reply.text.strip().split("\n\n")
@@ -279,6 +279,6 @@ async def test_wrong_moderations_are_refused(body: dict[str, Any], status: int, 
 
 
 async def test_moderations_without_a_guard_say_which_key_to_set() -> None:
-    async with Replica(Answer(b"{}")).listening() as replica, service("http", {"m": [replica]}) as router:
+    async with served("relay", Answer(b"{}")) as router:
         reply = await router.client.post(MODERATIONS, json={"input": "x"})
         assert (reply.status_code, "`router.guards`" in reply.json()["error"]["message"]) == (404, True)

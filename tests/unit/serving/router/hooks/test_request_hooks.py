@@ -12,18 +12,13 @@ import pytest
 from starlette.datastructures import Headers
 
 from rayllm.config import RouterConfig, load_app
+from rayllm.core.endpoints import CHAT, MESSAGES
 from rayllm.core.errors import ConfigError
 from rayllm.serving.router.hooks.request_hooks import shown_headers
-from tests.unit.serving.router.test_forwarder import (
-    FORM_PATH,
-    MESSAGES,
-    PATH,
-    Answer,
-    Replica,
-    RouterApplication,
-    service,
-    until,
-)
+from tests.fakes.answers import Answer
+from tests.fakes.clock import until
+from tests.fakes.replica import Replica
+from tests.fakes.router import FORM_PATH, RouterApplication, service
 
 FILE = Path(__file__).parent / "policies.py"
 MODELS = (*("plain", "other", "refuse", "change", "show", "raise", "returns-nan", "returns-nobody", "sleep", "wait"),)
@@ -44,7 +39,7 @@ class Hooked:
     async def __aenter__(self) -> Hooked:
         self._listening = self._replica.listening()
         replica = await self._listening.__aenter__()
-        self._service = service("http", {model: [replica] for model in MODELS}, hooks=self._hooks or (hook(),))
+        self._service = service("relay", {model: [replica] for model in MODELS}, hooks=self._hooks or (hook(),))
         self.router: RouterApplication = await self._service.__aenter__()
         self.hooks = self.router.hooks
         return self
@@ -53,7 +48,7 @@ class Hooked:
         await self._service.__aexit__(*error)
         await self._listening.__aexit__(*error)
 
-    async def post(self, model: str, path: str = PATH, **headers: str) -> tuple[int, dict[str, Any]]:
+    async def post(self, model: str, path: str = CHAT, **headers: str) -> tuple[int, dict[str, Any]]:
         reply = await self.router.client.post(path, json={"model": model}, headers=headers)
         return reply.status_code, reply.json().get("error")
 
@@ -115,7 +110,7 @@ async def test_a_hook_sees_the_request_without_credentials() -> None:
         await hooked.post("show", **secrets, **{"x-team": "blue", "x-note": "my sk-secret", "x-request-id": "r1"})
         [body] = hooked.bodies
         seen = body["seen"]
-        assert (seen["id"], seen["path"], seen["model"], seen["body"]) == ("r1", PATH, "show", {"model": "show"})
+        assert (seen["id"], seen["path"], seen["model"], seen["body"]) == ("r1", CHAT, "show", {"model": "show"})
         assert seen["headers"]["x-team"] == "blue"
         assert "sk-secret" not in json.dumps(body)
 
@@ -147,7 +142,7 @@ async def test_a_hook_that_may_fail_does_not_stop_a_request() -> None:
 async def test_a_hook_whose_client_leaves_does_not_keep_the_request(tmp_path: Path) -> None:
     async with Hooked(hook(timeout_s=60)) as hooked:
         body = {"model": "wait", "file": str(tmp_path / "go")}
-        asking = asyncio.create_task(hooked.router.client.post(PATH, json=body))
+        asking = asyncio.create_task(hooked.router.client.post(CHAT, json=body))
         await until(lambda: (tmp_path / "go.begun").exists())
         asking.cancel()
         assert (await hooked.router.record()).status == 499
@@ -171,7 +166,7 @@ async def test_usage_is_reported_after_the_end(tmp_path: Path, monkeypatch: pyte
         await hooked.post("refuse", **{"x-request-id": "r2"})
         await until(lambda: noted.exists() and noted.read_text().count("\n") == 2)
     usages = {usage["id"]: usage for usage in map(json.loads, noted.read_text().splitlines())}
-    assert (usages["r1"]["model"], usages["r1"]["status"], usages["r1"]["path"]) == ("plain", 200, PATH)
+    assert (usages["r1"]["model"], usages["r1"]["status"], usages["r1"]["path"]) == ("plain", 200, CHAT)
     assert (usages["r2"]["status"], usages["r2"]["error"]) == (451, "hook")
 
 
