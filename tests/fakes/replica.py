@@ -136,19 +136,14 @@ class MessagingReplica:
             await accepting
             self.die()
 
-    def begin(self, message: Message, reply: bytes, head: dict[str, Any] | None) -> None:
-        """Announce a reply, unless `head` is None, and write to the client's connection."""
-        if head is not None:
-            self.send(Message(Kind.STARTED, message.number, head))
+    def begin(self, message: Message, reply: bytes, head: dict[str, Any]) -> None:
+        """Announce a reply, and write to the client's connection."""
+        assert self._channel
+        self._channel.send(Message(Kind.STARTED, message.number, head))
         with socket.socket(fileno=message.files[0]) as client:
             client.send(reply)
         for journal in message.files[1:]:
             os.close(journal)
-
-    def send(self, message: Message) -> None:
-        """Send a message to the router."""
-        assert self._channel
-        self._channel.send(message)
 
     def die(self) -> None:
         """Leave everything as the kernel does after `kill -9`."""
@@ -172,15 +167,14 @@ class DyingReplica(MessagingReplica):
     Args:
         written: how many bytes it writes.
         is_stream: whether it announces a stream.
-        announces: whether it announces anything.
     """
 
     REPLY = b'HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n{"from": 0}\n'
 
-    def __init__(self, written: int, is_stream: bool = False, announces: bool = True) -> None:
+    def __init__(self, written: int, is_stream: bool = False) -> None:
         def answer(replica: MessagingReplica, message: Message) -> None:
             head = {} if is_stream else {"size": len(self.REPLY)}
-            replica.begin(message, self.REPLY[:written], head if announces else None)
+            replica.begin(message, self.REPLY[:written], head)
             replica.die()
 
         super().__init__(answer)

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-import selectors
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
@@ -23,29 +20,12 @@ from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_search import ReplicaSearch
 from rayllm.serving.router.replicas.replica_set import ReplicaSet
 from rayllm.serving.wire.outcome import Outcome
+from tests.fakes.clock import simulate
 
 SLOTS, ANSWER_S, TENANTS, COST = 16, 2.0, 10, 30
 # Requests a second of the busy tenant, and of each other: half as many again as its share.
 BUSY, OTHER = 120.0, 1.5 * SLOTS / ANSWER_S / TENANTS
 WARM_UP_S, SECONDS = 30.0, 40.0
-
-
-class SimulatedTime(selectors.SelectSelector):
-    """Time that passes only while an event loop waits, and takes none to do so."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        self.now += timeout or 0.0
-        return super().select(0)
-
-
-def simulate(work: Callable[[], Awaitable[None]]) -> None:
-    time = SimulatedTime()
-    loop = asyncio.SelectorEventLoop(time)
-    loop.time = lambda: time.now  # type: ignore[method-assign]
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.run(work())  # type: ignore[arg-type]
 
 
 class ServeCount:

@@ -16,7 +16,7 @@ from rayllm.config import RouterConfig
 from rayllm.serving.http.uvicorn_server import replica_server
 from rayllm.serving.router.http.server import HttpServer
 from rayllm.serving.wire.listener.listener import LocalListener
-from tests.unit.serving.clients import Clients
+from tests.fakes.clients import Clients
 from tests.unit.serving.router.http.test_client_limits import read
 
 POST = b"POST /v1/x HTTP/1.1\r\nhost: x\r\n"

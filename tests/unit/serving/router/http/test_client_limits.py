@@ -21,7 +21,7 @@ from rayllm.serving.router.http import lingering
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.http.server import HttpServer
 from rayllm.serving.wire.listener.listener import LocalListener
-from tests.unit.serving.clients import Clients
+from tests.fakes.clients import Clients
 
 
 class Server:
