@@ -52,7 +52,7 @@ class Answer:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.scopes.append(scope)
-        if source := StatsSource.of(scope):
+        if source := StatsSource.in_scope(scope):
             source.read = lambda: self.stats
         self.bodies.append((await receive())["body"])
         self.asked.set()

@@ -45,7 +45,7 @@ class Application:
         message = await receive()
         self.seen.append((scope, message["body"]))
         self._asked.set()
-        if source := StatsSource.of(scope):
+        if source := StatsSource.in_scope(scope):
             source.read = lambda: self.stats
 
         async def listen() -> None:

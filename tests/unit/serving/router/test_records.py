@@ -25,7 +25,7 @@ STATS = RequestStats(3, 1, 5, 0.5, 0.25, 2.0, "stop")
 
 async def whole(scope: Any, receive: Any, send: Any) -> None:
     """Answers as vLLM does where no stream is asked for."""
-    source = StatsSource.of(scope)
+    source = StatsSource.in_scope(scope)
     assert source
     source.read = lambda: STATS
     await JSONResponse({"x": 1})(scope, receive, send)
