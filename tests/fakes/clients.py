@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from contextlib import suppress
+from pathlib import Path
 
 
 class Clients:
@@ -24,3 +27,14 @@ class Clients:
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
+
+
+def descriptors(client: tuple[str, int]) -> int:
+    """How many descriptors this process has of the other end of a client's connection."""
+    found = 0
+    for file in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if os.readlink(file).startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(file.name))) as duplicate:
+                    found += duplicate.getpeername() == client
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,7 +16,7 @@ class SimulatedTime(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[Any]:
         self.now += timeout or 0.0
-        return super().select(0)
+        return super().select(timeout and 0)
 
 
 def simulate(work: Callable[[], Awaitable[None]]) -> None:
@@ -25,6 +26,32 @@ def simulate(work: Callable[[], Awaitable[None]]) -> None:
     loop.time = lambda: time.now  # type: ignore[method-assign]
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.run(work())  # type: ignore[arg-type]
+
+
+def simulated(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Decorator of a test that waits for nothing but time, which takes none."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        simulate(lambda: test(*args, **kwargs))
+
+    return run
+
+
+class Clock:
+    """A clock in place of the module `time`, which a test sets.
+
+    Attributes:
+        now: the time.
+    """
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        """The time."""
+        return self.now
+
+    perf_counter = monotonic
 
 
 def pass_time(seconds: float) -> None:

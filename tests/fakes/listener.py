@@ -120,12 +120,3 @@ async def router(port: int, program: str = ROUTER) -> AsyncIterator[asyncio.subp
         if process.returncode is None:
             process.kill()
         await process.communicate()
-
-
-def accepted(client: socket.socket) -> int:
-    """How many descriptors this process has of a connection that a client in this process has made."""
-    found = 0
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
-        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
-            found += duplicate.getpeername() == client.getsockname()
-    return found

@@ -21,6 +21,7 @@ from rayllm.engine.request_plan import RequestPlan
 from rayllm.lora import Adapter, AdapterFiles
 from rayllm.sources import UnreachableError
 from rayllm.sources.cache import Entry
+from tests.fakes.clock import Clock
 
 
 class Engine:
@@ -254,13 +255,16 @@ async def test_an_adapter_that_is_gone_from_its_place_is_dropped(engine: Engine,
     assert +place.locked == {}
 
 
-async def test_a_failure_is_remembered_for_a_short_while(engine: Engine, place: Place) -> None:
-    adapter_pool = adapter_pool_with(engine, place, forget_s=0.2)
+async def test_a_failure_is_remembered_for_a_short_while(
+    engine: Engine, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "time", clock := Clock())
+    adapter_pool = adapter_pool_with(engine, place, forget_s=10)
     place.errors["x"] = RequestError("broken")
     assert [(await refused(adapter_pool, "x")).message for _ in range(3)] == ["broken"] * 3
     assert place.asked == ["x"]
     del place.errors["x"]
-    await asyncio.sleep(0.25)
+    clock.now += 10
     await use(adapter_pool, "x")
 
 

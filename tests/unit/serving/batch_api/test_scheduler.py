@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +15,8 @@ from rayllm.serving.batch_api import service as service_module
 from rayllm.serving.batch_api.execution.lifecycle import MAX_ATTEMPTS
 from rayllm.serving.batch_api.objects import Batch, BatchRequest
 from rayllm.serving.batch_api.service import BatchScheduler
-from rayllm.serving.batch_api.storage.stores import Stores, open_stores
+from rayllm.serving.batch_api.storage.stores import Stores, in_thread, open_stores
+from tests.fakes.clock import pass_time, settle, until
 from tests.unit.serving.batch_api.conftest import Clock
 from tests.unit.serving.batch_api.work import KilledError, Runners
 
@@ -24,6 +24,25 @@ from tests.unit.serving.batch_api.work import KilledError, Runners
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_module, "_PERIOD_S", 0.02)
+
+
+class Looks:
+    """Counts how often schedulers look for batches."""
+
+    def __init__(self) -> None:
+        self.begun = self.ended = 0
+
+    async def __call__(self, look: Callable[[], bool]) -> bool:
+        self.begun += 1
+        found = await in_thread(look)
+        self.ended += 1
+        return found
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    monkeypatch.setattr(service_module, "in_thread", looks := Looks())
+    return looks
 
 
 @pytest.fixture
@@ -47,12 +66,6 @@ def create(stores: Stores) -> Batch:
     return stores.batches.create(BatchRequest.parse(asked))
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 def statuses(stores: Stores, batches: list[Batch]) -> set[str]:
     return {stores.batches.get(batch.id).status for batch in batches}
 
@@ -64,27 +77,28 @@ async def test_what_is_there_at_the_start_is_worked_on(stores: Stores, runners: 
     assert sorted(set(runners.started)) == sorted(batch.id for batch in batches)
 
 
-async def test_a_new_batch_starts_when_the_scheduler_is_woken(
-    stores: Stores, runners: Runners, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_new_batch_starts_when_the_scheduler_is_woken(stores: Stores, runners: Runners, looks: Looks) -> None:
     async with kept(stores, runners.start) as scheduler:
-        await asyncio.sleep(0.05)
+        await until(lambda: looks.ended == 1)
         batch = create(stores)
-        await asyncio.sleep(0.05)
+        await settle()
+        pass_time(60)
+        await settle()
         # Where nothing is unfinished, nobody looks every few seconds.
-        assert runners.started == []
+        assert looks.begun == 1
         scheduler.wake()
         await until(lambda: statuses(stores, [batch]) == {"completed"})
 
 
-async def test_so_many_run_at_once_and_the_oldest_first(stores: Stores, runners: Runners) -> None:
+async def test_so_many_run_at_once_and_the_oldest_first(stores: Stores, runners: Runners, looks: Looks) -> None:
     go_on = threading.Event()
     runners.pause = lambda: (go_on.wait(10), None)[1]
     batches = sorted((create(stores) for _ in range(4)), key=lambda batch: batch.id)
     # Two routers do not make it twice as many.
     async with kept(stores, runners.start), kept(stores, runners.start):
         await until(lambda: statuses(stores, batches[:2]) == {"in_progress"})
-        await asyncio.sleep(0.1)
+        before = looks.begun
+        await until(lambda: looks.ended > before + 3)
         assert statuses(stores, batches[2:]) == {"validating"}
         assert sorted(runners.started) == [batch.id for batch in batches[:2]]
         go_on.set()
@@ -175,16 +189,11 @@ async def test_files_whose_time_is_over_are_deleted(stores: Stores, runners: Run
         await until(lambda: not Path(stores.files.address(file.id)).exists())
 
 
-async def test_a_closed_keeper_starts_nothing(
-    stores: Stores, runners: Runners, storage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks: list[list[str]] = []
-    due = stores.batches.due
-    monkeypatch.setattr(stores.batches, "due", lambda most: looks.append(due(most)) or looks[-1])
+async def test_a_stopped_scheduler_starts_nothing(stores: Stores, runners: Runners, storage: str, looks: Looks) -> None:
     async with kept(stores, runners.start) as scheduler:
         # One that still looks when it is closed may start what is there.
-        await until(lambda: looks == [[]])
+        await until(lambda: looks.ended == 1)
     create(open_stores(storage))
     scheduler.wake()
-    await asyncio.sleep(0.1)
-    assert runners.started == []
+    await settle()
+    assert (looks.begun, runners.started) == (1, [])

@@ -10,6 +10,7 @@ import pytest
 from rayllm.core.priority import Priority
 from rayllm.serving.replica import slots as slots_module
 from rayllm.serving.replica.slots import SlotHolder, Slots
+from tests.fakes.clock import pass_time, settle
 
 
 class Count:
@@ -40,7 +41,10 @@ async def test_a_saturated_engine_gets_no_more_and_its_relief_is_reported() -> N
         assert first
         async with slots.reserve(holder()) as second:
             assert not second
-        await asyncio.sleep(0.05)
+        for _ in range(5):
+            # The time of the next check passes.
+            pass_time(1)
+            await settle()
         assert not freed.is_set()
         is_saturated = False
         async with asyncio.timeout(5):

@@ -29,7 +29,7 @@ from rayllm.serving.router.telemetry.telemetry import Telemetry
 from rayllm.serving.router.ui.pages import page_routes
 from rayllm.serving.wire.listener.listener import LocalListener
 from rayllm.serving.wire.wire import Wire
-from tests.unit.serving.router.adapters.test_admin import Registry
+from tests.fakes.adapter_registry import AdapterRegistry
 
 SALT = b"s" * 32
 ALICE, BOB, SCRAPER = ({"authorization": f"Bearer sk-{name}"} for name in ("alice", "bob", "scraper"))
@@ -85,7 +85,7 @@ async def service(*running: str, prefix: str = "", **router: Any) -> AsyncIterat
     absent = cast(Any, None)
     services = RouterServices(
         Wire(absent),
-        cast(Any, Registry()),
+        cast(Any, AdapterRegistry()),
         Telemetry(RouterMetrics(dict), RecentRequests()),
         absent,
         cast(Any, Credentials()),

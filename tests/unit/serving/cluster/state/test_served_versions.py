@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import time
+import pytest
 
+from rayllm.serving.cluster.state import served_versions
 from rayllm.serving.cluster.state.served_versions import ServedVersionsActor
 from rayllm.sources import Version
+from tests.fakes.clock import Clock
 
 OLD, NEW = Version("old"), Version("new", "c0ffee")
 
 
-def test_who_comes_first_decides() -> None:
+def test_the_first_replica_decides_the_version_of_a_deployment() -> None:
     ledger = ServedVersionsActor()
     assert ledger.hold("a", None) is None
     assert ledger.hold("a", OLD) == OLD
@@ -19,18 +21,25 @@ def test_who_comes_first_decides() -> None:
     assert ledger.hold("b", NEW) == NEW
 
 
-def test_a_version_without_replicas_is_forgotten() -> None:
-    ledger = ServedVersionsActor(kept_s=0.05)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(served_versions, "time", clock)
+    return clock
+
+
+def test_a_version_without_replicas_is_forgotten(clock: Clock) -> None:
+    ledger = ServedVersionsActor(kept_s=30)
     ledger.hold("a", OLD)
-    time.sleep(0.1)
+    clock.now += 30
     assert ledger.hold("a", None) is None
     assert ledger.hold("a", NEW) == NEW
 
 
-def test_a_version_is_kept_while_it_is_renewed() -> None:
-    ledger = ServedVersionsActor(kept_s=0.3)
+def test_a_version_is_kept_while_it_is_renewed(clock: Clock) -> None:
+    ledger = ServedVersionsActor(kept_s=30)
     ledger.hold("a", OLD)
     for _ in range(4):
-        time.sleep(0.1)
+        clock.now += 10
         ledger.hold("a", OLD)
     assert ledger.hold("a", NEW) == OLD

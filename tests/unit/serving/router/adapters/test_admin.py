@@ -21,26 +21,11 @@ from rayllm.serving.router.adapters.admin import AdapterAdmin
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
+from tests.fakes.adapter_registry import AdapterRegistry
 
 KEY = "s3cret"
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 X = {"lora_name": "q:x", "lora_path": "/x"}
-
-
-class Registry:
-    """A fake registry."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, Adapter] = {}
-
-    async def all(self) -> dict[str, Adapter]:
-        return dict(self.known)
-
-    async def add(self, name: str, adapter: Adapter) -> None:
-        self.known[name] = adapter
-
-    async def remove(self, name: str) -> None:
-        del self.known[name]
 
 
 class Replica:
@@ -85,7 +70,7 @@ class RouterApplication:
         plain = {"model_loading_config": {"model_id": "plain"}}
         router = {"model_aliases": {"gpt": "plain"}}
         models = ModelRegistry(load_app({"llm_configs": [*models, plain], "router": router}))
-        self.registry, self.replica = Registry(), Replica()
+        self.registry, self.replica = AdapterRegistry(), Replica()
         digests = [key_hash(key, b"") for key in keys]
         replica: Any = self.replica
         admin = AdapterAdmin(models, self.registry, replica, replica, AdminKeys(digests))  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from rayllm.config import HookConfig
 from rayllm.core.errors import ConfigError, HookError
 from rayllm.serving.router.hooks import process
 from rayllm.serving.router.hooks.process import HookProcess, _Call, check_hooks
+from tests.fakes.clock import pass_time, until
 
 FILE = Path(__file__).parent / "policies.py"
 # Longer than a loaded machine takes for a call that does nothing.
@@ -159,13 +160,19 @@ async def test_a_client_that_leaves_does_not_end_the_start_for_others(tmp_path: 
 async def test_a_start_that_fails_late_is_not_tried_again_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "_PAUSE_S", 2.0)
-    made = HookProcess([slow_hook(tmp_path, "time.sleep(2.1); 1 / 0")], 100)
+    monkeypatch.setattr(process, "_PAUSE_S", 30)
+    imports, go = tmp_path / "imports", tmp_path / "go"
+    waits = f"while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)"
+    made = HookProcess([slow_hook(tmp_path, f"{waits}\n1 / 0")], 1000)
+    starting = asyncio.create_task(run(made, "any"))
+    await until(imports.exists)
+    pass_time(31)
+    go.touch()
     with pytest.raises(HookError, match="ZeroDivisionError"):
-        await run(made, "any")
+        await starting
     with pytest.raises(HookError, match=r"cannot be started$"):
         await run(made, "any")
-    assert (tmp_path / "imports").read_text() == "x"
+    assert imports.read_text() == "x"
 
 
 def slow_hook(folder: Path, code: str) -> HookConfig:

@@ -21,7 +21,8 @@ from rayllm.serving.router.http import lingering
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.http.server import HttpServer
 from rayllm.serving.wire.listener.listener import LocalListener
-from tests.fakes.clients import Clients
+from tests.fakes.clients import Clients, descriptors
+from tests.fakes.clock import pass_time, settle, until
 
 
 class Server:
@@ -162,9 +163,7 @@ async def test_bodies_that_all_arrive_at_once_are_not_more_than_there_is_room_fo
         for _, writer in slow:
             writer.write(b"}")
         answers = [asyncio.create_task(read(reader)) for reader, _ in slow]
-        async with asyncio.timeout(20):
-            while sum(answer.done() for answer in answers) < 8:
-                await asyncio.sleep(0.01)
+        await until(lambda: sum(answer.done() for answer in answers) == 8)
         assert [answer.result()[0] for answer in answers if answer.done()] == [503] * 8
         assert (await found.answer(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"))[0] == 200, "health always answers"
         found.hold.set()
@@ -178,9 +177,7 @@ async def test_requests_whose_body_nobody_reads_count_and_end_their_connection(m
         found.hold.clear()
         clients = [await found.connect(method + b" /held HTTP/1.1\r\nhost: x\r\n" + body) for _ in range(10)]
         heads = [asyncio.create_task(reader.readuntil(b"\r\n\r\n")) for reader, _ in clients]
-        async with asyncio.timeout(20):
-            while sum(head.done() for head in heads) < 8:
-                await asyncio.sleep(0.01)
+        await until(lambda: sum(head.done() for head in heads) == 8)
         found.hold.set()
         statuses = sorted([(await head).split()[1] for head in heads])
         assert statuses == [b"200"] * 2 + [b"503"] * 8
@@ -192,11 +189,9 @@ async def test_requests_whose_body_nobody_reads_count_and_end_their_connection(m
 async def test_a_client_that_does_not_read_its_reply_is_given_up() -> None:
     async with server(send_timeout_s=0.2) as found:
         _, writer = await found.connect(b"GET /huge HTTP/1.1\r\nhost: x\r\n\r\n")
-        async with asyncio.timeout(5):
-            while not found.front._server.server_state.connections:
-                await asyncio.sleep(0.01)
-            while found.front._server.server_state.connections:
-                await asyncio.sleep(0.05)
+        client = writer.get_extra_info("sockname")
+        await until(lambda: descriptors(client))
+        await until(lambda: not descriptors(client))
         writer.close()
 
 
@@ -227,7 +222,7 @@ async def test_nonsense_behind_a_request_never_gets_into_its_reply() -> None:
     async with server() as found:
         found.hold.clear()
         reader, writer = await found.connect(POST + b"content-length: 2\r\n\r\n{}")
-        await asyncio.sleep(0.05)
+        await settle()
         writer.write(b"NONSENSE\r\n\r\n")
         # The connection ends; there is no answer to what is no request in the middle of another's.
         with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
@@ -260,7 +255,7 @@ async def test_a_request_behind_a_body_that_nobody_reads_is_not_answered(caplog:
         found.hold.clear()
         behind = POST + b"content-length: 2\r\n\r\n{}"
         reader, writer = await found.connect(b"GET /held HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nxx" + behind)
-        await asyncio.sleep(0.05)
+        await settle()
         found.hold.set()
         reply = await reader.read()
         assert reply.count(b"HTTP/1.1 200 ") == reply.count(b"HTTP/1.1 ") == 1
@@ -270,25 +265,27 @@ async def test_a_request_behind_a_body_that_nobody_reads_is_not_answered(caplog:
 
 async def test_an_empty_line_does_not_keep_a_connection_open() -> None:
     async with server() as found:
-        found.front._server.config.timeout_keep_alive = 0.2
         reader, writer = await found.connect(POST + b"content-length: 2\r\n\r\n{}")
         await reader.readuntil(b'{"size":2}')
         writer.write(b"\r\n")
+        await settle()
+        pass_time(90)
         assert await asyncio.wait_for(reader.read(), 30) == b""
         writer.close()
 
 
 async def test_a_request_whose_head_came_during_the_last_reply_takes_its_time() -> None:
     async with server() as found:
-        found.front._server.config.timeout_keep_alive = 0.05
         found.hold.clear()
         reader, writer = await found.connect(POST + b"content-length: 2\r\n\r\n{}POST /v1/x HT")
-        await asyncio.sleep(0.05)
+        await settle()
         found.hold.set()
         await reader.readuntil(b'{"size":2}')
         found.hold.clear()
         writer.write(b"TP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n{ }")
-        await asyncio.sleep(0.3)
+        await settle()
+        pass_time(90)
+        await settle()
         found.hold.set()
         assert await reader.readuntil(b'{"size":3}')
         writer.close()
@@ -328,6 +325,4 @@ async def test_what_is_read_after_a_refusal_is_bounded(bound: str, monkeypatch: 
                 pass
         writer.write(b"y")
         # The other side is closed for good, so that sending fails.
-        async with asyncio.timeout(5):
-            while found.front._server.server_state.connections:
-                await asyncio.sleep(0.01)
+        await until(lambda: not descriptors(writer.get_extra_info("sockname")))

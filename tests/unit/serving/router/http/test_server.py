@@ -16,6 +16,7 @@ from rayllm.serving.router.http import protocol
 from rayllm.serving.router.http.server import HttpServer
 from rayllm.serving.wire.connection import CONNECTION
 from rayllm.serving.wire.listener.listener import LocalListener
+from tests.fakes.clock import settle, until
 
 
 class App:
@@ -78,8 +79,7 @@ async def test_too_many_at_once_are_503_until_there_may_be_more() -> None:
     app.open.clear()
     async with fronted(app, most=2) as (front, client):
         held = [asyncio.create_task(client.get("/x")) for _ in range(2)]
-        while len(app.scopes) < 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(app.scopes) == 2)
         reply = await client.get("/x")
         assert (reply.status_code, reply.json()["error"]["code"], reply.headers["retry-after"]) == (
             503,
@@ -88,7 +88,7 @@ async def test_too_many_at_once_are_503_until_there_may_be_more() -> None:
         )
         front.limits = RouterConfig(max_ongoing_requests=3)
         held.append(asyncio.create_task(client.get("/x")))
-        await asyncio.sleep(0.05)
+        await until(lambda: len(app.scopes) == 3)
         app.open.set()
         assert [(await reply).status_code for reply in held] == [200] * 3
 
@@ -98,13 +98,11 @@ async def test_a_server_that_stops_answers_what_it_has_in_hand() -> None:
     app.open.clear()
     async with fronted(app) as (front, client):
         held = asyncio.create_task(client.get("/x"))
-        while not app.scopes:
-            await asyncio.sleep(0.01)
+        await until(lambda: app.scopes)
         stopping = asyncio.create_task(front.stop(5))
-        await asyncio.sleep(0.3)
-        with pytest.raises(httpx.ConnectError):
-            async with httpx.AsyncClient(base_url=client.base_url) as other:
-                await other.get("/x")
+        await settle()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(client.base_url.host, client.base_url.port)
         app.open.set()
         assert (await held).status_code == 200
         await stopping
@@ -122,8 +120,7 @@ async def test_clients_that_have_connected_are_answered_by_a_server_that_stops(m
         assert b"connection: close" not in await idle[0].readuntil(b"\r\n\r\nmine")
         app.open.clear()
         in_progress[1].write(request)
-        while len(app.scopes) < 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(app.scopes) == 2)
         stopping = asyncio.create_task(front.stop(60, is_deleted=False))
         while not all(each._is_ending for each in front._server.server_state.connections):
             await asyncio.sleep(0.01)

@@ -25,6 +25,7 @@ from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_search import ReplicaSearch
 from rayllm.serving.router.replicas.replica_set import ReplicaSet
 from rayllm.serving.wire.outcome import NotAnsweredError, Outcome
+from tests.fakes.clock import pass_time, settle, simulated, until
 
 T = TypeVar("T")
 
@@ -74,12 +75,6 @@ def replica_set(queue: Queue, *capacities: int, queue_timeout_s: float = 10) -> 
     made = ReplicaSet("m", queue, "here", "least_loaded", queue_timeout_s)
     made.update([replica_update(f"r{index}", capacity) for index, capacity in enumerate(capacities)])
     return made
-
-
-async def settle() -> None:
-    """Let every task that can run do so."""
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 class Crowd:
@@ -353,18 +348,23 @@ async def test_a_replica_that_cannot_be_reached_gets_requests_once_it_accepts_co
         nonlocal attempts
         attempts += 1
         # All of them are on their way before the first one fails.
-        await asyncio.sleep(0.01)
+        await settle()
         if not is_there:
             raise NotAnsweredError(Outcome.UNREACHABLE)
         return replica.id
 
     asked = [asyncio.create_task(answered(dispatcher, RoutingRequest(), carry)) for _ in range(5)]
-    await asyncio.sleep(1)
+    await until(lambda: not dispatcher.has_replicas("m"))
+    for _ in range(5):
+        # The time of the next attempt passes.
+        pass_time(0.2)
+        await settle()
     assert not dispatcher.has_replicas("m")
     assert not any(each.done() for each in asked)
     assert attempts == 5
     is_there = True
     async with await asyncio.start_server(lambda _, connection: connection.close(), host, port):
+        pass_time(0.2)
         assert await asyncio.gather(*asked) == ["r0"] * 5
     assert attempts == 10
 
@@ -376,6 +376,7 @@ async def test_requests_that_reach_no_replica_end_in_time() -> None:
         await replicas.ask()
 
 
+@simulated
 async def test_connections_that_time_out_use_up_the_time_of_a_request() -> None:
     found = replica_set(Queue(), *[1] * 50, queue_timeout_s=0.2)
 
@@ -586,6 +587,7 @@ async def test_what_cannot_be_served_in_time_is_refused_at_once(monkeypatch: pyt
     await at.close()
 
 
+@simulated
 async def test_a_request_put_back_waits_no_shorter_for_the_time_it_ran() -> None:
     found = replica_set(Queue(), 1, queue_timeout_s=0.3)
     attempts = 0
@@ -601,6 +603,7 @@ async def test_a_request_put_back_waits_no_shorter_for_the_time_it_ran() -> None
     assert await answered(Dispatcher({"m": found}), RoutingRequest(), send) == "requests of a higher class"
 
 
+@simulated
 async def test_a_request_waited_for_what_took_longest() -> None:
     found = replica_set(Queue())
     attempts = 0

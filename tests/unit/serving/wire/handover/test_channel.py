@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rayllm.serving.wire.handover.channel import Channel, Kind, Message
+from tests.fakes.clock import pass_time, settle, until
 
 
 class End:
@@ -83,8 +84,7 @@ async def test_a_message_for_which_the_kernel_has_no_room_is_sent_later(
     monkeypatch.setattr(socket, "send_fds", send_fds)
     router.send(Kind.REQUEST, Kind.ABORT)
     await router.channel.flush()
-    while len(replica.received) < 2:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(replica.received) == 2)
     assert replica.received == [Kind.REQUEST, Kind.ABORT]
     assert router.channel.is_open
 
@@ -102,6 +102,7 @@ async def test_a_channel_may_be_closed_while_the_kernel_has_no_room(
         router.channel.close()
         await router.channel.flush()
     # The time of the next attempt passes.
-    await asyncio.sleep(0.1)
+    pass_time(1)
+    await settle()
     await replica.is_closed.wait()
     assert replica.received == []

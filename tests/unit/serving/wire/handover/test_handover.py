@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,6 +10,7 @@ import pytest
 from rayllm.core.request_stats import RequestStats
 from rayllm.serving.wire.handover.receiver import Receiver
 from rayllm.serving.wire.handover.sender import End, Sender
+from tests.fakes.clients import descriptors
 from tests.fakes.clock import settle, until
 from tests.fakes.handover import (
     HandoverPair,
@@ -115,7 +113,7 @@ async def test_an_idle_connection_outlives_the_replica_that_answered_on_it(pair:
     reader, writer = await pair.ask()
     assert (await reply(reader))[2] == b"hello"
     await pair.router.ended(End.ANSWERED)
-    assert descriptors_of_connection(writer.get_extra_info("sockname")) == 1
+    assert descriptors(writer.get_extra_info("sockname")) == 1
     pair.receiver.close()
     successor = Receiver(pair.app)
     successor.start()
@@ -124,15 +122,6 @@ async def test_an_idle_connection_outlives_the_replica_that_answered_on_it(pair:
     assert (await reply(reader))[2] == b"hello"
     pair.router.sender.close()
     successor.close()
-
-
-def descriptors_of_connection(client: tuple[str, int]) -> int:
-    """How many the router and the replica have together of a client's connection."""
-    found = 0
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
-        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
-            found += duplicate.getpeername() == client
-    return found
 
 
 async def test_a_router_that_was_refused_hears_of_the_next_free_slot(pair: HandoverPair) -> None:

@@ -13,10 +13,10 @@ import pytest
 
 from rayllm.serving.wire.listener import listener as listener_module
 from rayllm.serving.wire.listener.listener import KeptListener, LocalListener
+from tests.fakes.clients import descriptors
 from tests.fakes.clock import pass_time, until
 from tests.fakes.listener import (
     Answers,
-    accepted,
     answer,
     keepers,
     own,
@@ -60,7 +60,7 @@ async def test_a_connection_that_is_accepted_while_the_listener_stops_is_passed_
     listener = LocalListener("127.0.0.1", 0)
     await listener.start(accept)
     with socket.create_connection(("127.0.0.1", listener.port)) as client:
-        while not accepted(client):
+        while not descriptors(client.getsockname()):
             await asyncio.sleep(0)
         assert not passed_on
         await listener.stop()
