@@ -116,8 +116,10 @@ def _check_echo(body: Body) -> None:
 
 def _check_backend(path: str, body: Body, plan: RequestPlan) -> None:
     """Refuse a custom guided decoding backend that vLLM would ignore."""
-    nvext = body.get("nvext")
-    if not isinstance(nvext, dict) or nvext.get("guided_decoding_backend") is None:
+    nvext = body.get("nvext") or {}
+    if not isinstance(nvext, dict):
+        raise RequestError("nvext must be an object.", "nvext")
+    if nvext.get("guided_decoding_backend") is None:
         return
     if path not in (CHAT, COMPLETIONS):
         raise RequestError(f"Guided decoding backends work with {CHAT} and {COMPLETIONS} only.", _BACKEND)

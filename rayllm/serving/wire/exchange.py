@@ -126,8 +126,8 @@ class Exchange:
     @property
     def _is_relayed(self) -> bool:
         """Whether the router writes the rest of the stream itself, even if a replica has begun the stream."""
-        journal = self._relay_journal
-        return journal is not None and (isinstance(self._stream, _ConnectionStream) or journal.has_begun)
+        # A journal that was opened for a relay that came to nothing does not know what a replica has written since.
+        return self._relay_journal is not None and self._relay_journal.has_begun
 
     def sent(self) -> None:
         """A replica gets the request."""
@@ -248,7 +248,7 @@ class Exchange:
 
     async def _end_stream(self, event: bytes) -> None:
         assert self._stream  # noqa: S101 (callers check it)
-        await self._stream.break_off(event, self._journal if self._relay_journal is None else None)
+        await self._stream.break_off(event, None if self._is_relayed else self._journal)
         self.enter(State.BROKEN)
 
     async def start_stream(self, status: int, headers: Mapping[str, str]) -> None:

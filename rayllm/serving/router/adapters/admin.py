@@ -105,7 +105,7 @@ class AdapterAdmin:
                     status, answer = reply.status, await reply.content.read()
             except NotAnsweredError as error:
                 return error.outcome
-            return Outcome.ANSWERED
+            return Outcome.ANSWERED if status < 500 else Outcome.ERROR
 
         await self.dispatcher.dispatch(adapter.base, RoutingRequest(adapter=adapter.name), send)
         error = _error(answer) if status >= 400 else None

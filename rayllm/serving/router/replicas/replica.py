@@ -68,7 +68,7 @@ class Replica:
         self._on_changed = on_changed
         self._on_failed = on_failed
         self._health = Health.OPEN
-        self._ejections = 0
+        self._ejections, self._ejected_until = 0, 0.0
         self._probing: asyncio.Task[None] | None = None
         self.update(update)
 
@@ -93,7 +93,8 @@ class Replica:
         """Send no more requests: the replica has said so, or has ended."""
         if self._health is not Health.DRAINING:
             logger.info("The replica %s takes no more requests.", self.id)
-            self._set_health(Health.DRAINING)
+            self._health = Health.DRAINING
+            self._on_changed()
 
     def on_unreachable(self) -> None:
         """Send no requests until the replica's address accepts connections again.
@@ -112,7 +113,9 @@ class Replica:
         self._ejections += 1
         self._health = Health.EJECTED
         self.history.clear()
-        asyncio.get_running_loop().call_later(seconds, self._readmit)
+        loop = asyncio.get_running_loop()
+        self._ejected_until = loop.time() + seconds
+        loop.call_at(self._ejected_until, self._readmit)
 
     def on_reply(self, is_good: bool) -> None:
         """Count a request that the replica has answered, or has failed on."""
@@ -139,13 +142,10 @@ class Replica:
         if self._probing:
             self._probing.cancel()
 
-    def _set_health(self, health: Health) -> None:
-        self._health = health
-        self._on_changed()
-
     def _readmit(self) -> None:
         if self._health is Health.EJECTED:
-            self._set_health(Health.OPEN)
+            self._health = Health.OPEN
+            self._on_changed()
 
     async def _probe(self) -> None:
         """Connect to the replica's address again and again until the replica accepts."""
@@ -159,4 +159,6 @@ class Replica:
                 break
         if self._health is Health.UNREACHABLE:
             logger.info("The replica %s can be reached again.", self.id)
-            self._set_health(Health.OPEN)
+            is_ejected = asyncio.get_running_loop().time() < self._ejected_until
+            self._health = Health.EJECTED if is_ejected else Health.OPEN
+            self._on_changed()

@@ -216,6 +216,13 @@ def test_endpoints_without_guided_decoding_refuse_backends(path: str) -> None:
     assert caught.value.param == "nvext.guided_decoding_backend"
 
 
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+def test_an_nvext_that_is_no_object_is_refused(path: str) -> None:
+    with pytest.raises(RequestError, match="must be an object") as caught:
+        rewrite_request(path, {"nvext": "x"}, RequestPlan())
+    assert caught.value.param == "nvext"
+
+
 def test_the_models_file_says_which() -> None:
     model = ModelConfig(model_loading_config=ModelLoadingConfig(model_id="m"), allowed_request_fields=("priority",))
     assert plan_requests(model, None).allowed_fields == ("priority",)

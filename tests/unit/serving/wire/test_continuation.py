@@ -246,6 +246,22 @@ async def test_no_other_model_continues_a_stream(lane: str) -> None:
     assert (record.status, record.refusal, record.outcome) == (200, "overloaded", 503)
 
 
+async def test_a_stream_continues_where_a_handover_left_it_whoever_turned_it_away_before() -> None:
+    """A relay that came to nothing has opened the journal, which was empty then."""
+    refused, dying, last = stories = Story(), Story(dies_after=25), Story()
+    async with service("handover", {"m": []}) as router, Fleet(stories) as (full, *others):
+        router.set_replicas("m", full, node=NODES["relay"])
+        full.count.capacity = 0
+        arrivals = [partial(router.set_replicas, "m", each) for each in others]
+        dying.on_death = arrivals[1]
+        asking = router.asking(stream=True)
+        await router.queued()
+        arrivals[0]()
+        reply = await asking
+    assert numbers(reply.text) == list(range(LENGTH))
+    assert (refused.bodies, last.earlier) == ([], [list(range(25))])
+
+
 async def test_a_failure_of_the_router_adds_no_second_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     story = Story(dies_after=25)
     async with served("handover", story) as router:

@@ -369,6 +369,27 @@ async def test_a_replica_that_cannot_be_reached_gets_requests_once_it_accepts_co
     assert attempts == 10
 
 
+async def test_an_ejected_replica_that_can_be_reached_again_stays_ejected() -> None:
+    async with await asyncio.start_server(lambda _, connection: connection.close(), "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        metadata = {**replica_update("r0", 10).metadata, "address": f"http://{host}:{port}"}
+        changes: list[bool] = []
+        replica = Replica(
+            replace(replica_update("r0", 10), metadata=metadata),
+            False,
+            lambda: changes.append(replica.is_open),
+            lambda _: None,
+        )
+        replica.eject()
+        replica.on_unreachable()
+        await until(lambda: changes)
+        assert changes == [False], "its address accepts connections"
+        pass_time(3600)
+        await until(lambda: len(changes) > 1)
+        assert changes == [False, True]
+        replica.close()
+
+
 async def test_requests_that_reach_no_replica_end_in_time() -> None:
     replicas = Replicas(10)
     replicas.failing["r0"] = Outcome.UNREACHABLE
