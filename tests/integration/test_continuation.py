@@ -1,4 +1,4 @@
-"""Streams that go on in the next replica: one replica at a time on the real stack, and answers that are known."""
+"""Streams that continue in the next replica: one replica at a time on the real stack, and answers that are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams that go on in another replica, by handover and by HTTP, over real sockets and without an engine."""
+"""Streams that continue in another replica, by handover and by relay, over real sockets and without an engine."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ async def test_a_reply_of_which_nothing_was_written_begins_once_more() -> None:
 
 
 class InterruptedConnection(Connection):
-    """A connection without a exchange."""
+    """A connection without a client."""
 
     def __init__(self) -> None:
         self.was_told = False

@@ -369,7 +369,9 @@ async def test_a_replica_that_cannot_be_reached_gets_requests_once_it_accepts_co
     assert attempts == 10
 
 
-async def test_an_ejected_replica_that_can_be_reached_again_stays_ejected() -> None:
+async def test_an_ejected_replica_that_can_be_reached_again_stays_ejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_module, "_FIRST_EJECTION_S", 3000.0)
+    monkeypatch.setattr(replica_module, "_LONGEST_EJECTION_S", 3000.0)
     async with await asyncio.start_server(lambda _, connection: connection.close(), "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()
         metadata = {**replica_update("r0", 10).metadata, "address": f"http://{host}:{port}"}
