@@ -39,7 +39,7 @@ test-traces: setup ## install a collector of traces and run the tests that need 
 
 test-clients: setup ## install clients that people use and run docs/clients.md with them
 	@scripts/clients.sh
-	@$(BIN)/python -m pytest tests/integration/test_documented_clients.py
+	@$(BIN)/python -m pytest tests/integration/test_documented_clients.py tests/integration/test_lm_eval.py
 
 test-gpu: setup ## run what only an NVIDIA GPU can show, and write the report to docs/gpu.md
 	@$(BIN)/python -m pytest tests/gpu --report docs/gpu.md

@@ -1,4 +1,4 @@
-"""Hundreds of adapters on two replicas that hold eight each, under load: no error, and every answer its own."""
+"""A hundred adapters on two replicas that hold eight each, under load: no error, and every answer its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.integration.test_openai_api import COMPLETIONS
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
 APP = "crowd"
-ADAPTERS = 200
+ADAPTERS = 100
 RESIDENT = 8
 CLIENTS = 16
 # Beside those of the load: nobody asks for them before the test that does.
@@ -43,7 +43,7 @@ class Crowd:
 
 @pytest.fixture(scope="module")
 def crowd(proxy_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
-    """Two replicas of the demo from S3, with 200 adapters there."""
+    """Two replicas of the demo from S3, with 100 adapters there."""
     root = tmp_path_factory.mktemp("crowd")
     words = make_adapters(str(WEIGHTS), root / "adapters", ADAPTERS + len(UNUSED))
     with S3Server() as s3:

@@ -21,7 +21,7 @@ from tests.integration.test_processes import process
 CHAT = "/v1/chat/completions"
 CAPITALS = {"France": "Paris", "Germany": "Berlin", "Japan": "Tokyo"}
 # A minute of work for the demo on a fast CPU, which is long enough to be in the middle of it.
-MANY, SOME = 4000, 400
+MANY, SOME = 4000, 250
 FIXED: dict[str, Any] = {"max_tokens": 32, "min_tokens": 32, "ignore_eos": True, "stop": None}
 ENDED = ("completed", "failed", "expired", "cancelled")
 
@@ -153,7 +153,7 @@ def test_a_cancelled_batch_keeps_what_was_answered(openai: OpenAI, many: Batch) 
 
 
 def test_an_expired_batch_tells_what_was_not_answered(openai: OpenAI) -> None:
-    made = create(openai, [request(str(number), **FIXED) for number in range(MANY)], window="20s")
+    made = create(openai, [request(str(number), **FIXED) for number in range(MANY)], window="8s")
     batch = wait(openai, made.id, has_ended)
     total, completed, failed = counts(batch)
     assert (batch.status, total, completed + failed) == ("expired", MANY, MANY)

@@ -6,7 +6,6 @@ With `--write-docs` the outcome becomes docs/compatibility.md; without, that pag
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -17,7 +16,6 @@ from rayllm.config.vllm_versions import SERIES, current_series
 from tests.compatibility.cases import CASES, Case
 from tests.compatibility.compare import answer, difference
 from tests.compatibility.page import PAGE, page
-from tests.integration.evaluation import evaluate, make_task
 from tests.integration.service import Service
 
 # The workers of vLLM's default executor take a core while they wait.
@@ -69,12 +67,3 @@ def test_the_page_says_what_was_compared(request: pytest.FixtureRequest) -> None
     if request.config.getoption("--write-docs"):
         PAGE.write_text(page(STATUSES))
     assert PAGE.read_text() == page(STATUSES)
-
-
-def test_lm_eval_finds_the_same(service: Service, bare: httpx.Client, tmp_path: Path) -> None:
-    make_task(tmp_path)
-    urls = {"ours": service.url, "theirs": str(bare.base_url).rstrip("/")}
-    (ours, our_likelihoods), (theirs, their_likelihoods) = evaluate(urls, tmp_path)
-    assert ours["acc,none"] == theirs["acc,none"] == 1.0
-    flat = [float(pair[0]) for row in our_likelihoods for pair in row]
-    assert flat == pytest.approx([float(pair[0]) for row in their_likelihoods for pair in row], abs=0.05)

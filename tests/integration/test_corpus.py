@@ -15,8 +15,8 @@ from tests.integration.test_hostile import is_served
 from tests.integration.test_leaving import within
 from tests.integration.test_processes import process
 
-# About twenty seconds.
-EXAMPLES = 1500
+# About ten seconds.
+EXAMPLES = 750
 
 
 def test_no_request_fails_the_server(service: Service, http: httpx.Client) -> None:

@@ -25,7 +25,10 @@ from tests.integration.test_traces import running, wait_until_ready
 from tests.servers.process import free_port
 
 CLIENTS = Path(os.environ.get("CLIENTS", ROOT / ".venv-clients"))
-pytestmark = pytest.mark.skipif(not (CLIENTS / "bin" / "python").exists(), reason="needs clients: `make test-clients`")
+needs_clients = pytest.mark.skipif(
+    not (CLIENTS / "bin" / "python").exists(), reason="needs clients: `make test-clients`"
+)
+pytestmark = needs_clients
 PAGE = (ROOT / "docs" / "clients.md").read_text()
 DOCUMENTED_URL = "http://127.0.0.1:8000"
 HOOK = Path(__file__).parent / "clients" / "shorten.py"

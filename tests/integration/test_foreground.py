@@ -23,6 +23,7 @@ from openai import OpenAI
 
 from benchmarks.processes import engines_of, of_same_clusters
 from tests.integration.service import DEMO, ROOT
+from tests.integration.test_leaving import within
 from tests.servers.process import free_port
 
 pytestmark = pytest.mark.timeout(600)
@@ -150,28 +151,11 @@ def test_batches_leave_the_terminal_alone(terminal: Terminal, tmp_path: Path) ->
     assert terminal.lines(before) == []
 
 
-def test_ctrl_c_says_one_line(terminal: Terminal) -> None:
-    terminal.read_for(1)
-    before = len(terminal.seen.getvalue())
-    terminal.process.sendintr()
-    terminal.process.expect(pexpect.EOF, timeout=120)
-    terminal.process.close()
-    assert [line for line in terminal.lines(before) if line] == ["Stopping."]
-    assert terminal.process.exitstatus == 0
-    for _ in range(100):
-        if not terminal.clusters():
-            break
-        time.sleep(0.5)
-    assert terminal.clusters() == set()
-
-
-def test_it_starts_again_after_its_processes_were_killed(config: Path) -> None:
-    port = free_port()
-    first = Terminal(config, port)
-    first.process.expect("curl ")
+def test_it_starts_again_after_its_processes_were_killed(terminal: Terminal, config: Path) -> None:
+    port = int(url(terminal).rpartition(":")[2])
     routers = [process for process in listening(port) if process.ppid() != 1]
     assert routers
-    os.killpg(first.process.pid, signal.SIGKILL)
+    os.killpg(terminal.process.pid, signal.SIGKILL)
     psutil.wait_procs(routers)
     second = Terminal(config, port)
     second.process.expect("curl ")
@@ -182,12 +166,22 @@ def test_it_starts_again_after_its_processes_were_killed(config: Path) -> None:
     assert f"cannot listen on [::1]:{port}: Address already in use" in third.stderr
     assert httpx.get(f"{url(second)}/health").status_code == 200
     routers = [process for process in listening(port) if process.ppid() != 1]
-    os.killpg(second.process.pid, signal.SIGTERM)
-    second.process.expect(pexpect.EOF)
+    ctrl_c_says_one_line(second)
     psutil.wait_procs(routers)
     deadline = time.monotonic() + 5
     while found := listening(port):
         assert time.monotonic() < deadline, found
+
+
+def ctrl_c_says_one_line(terminal: Terminal) -> None:
+    terminal.read_for(1)
+    before = len(terminal.seen.getvalue())
+    terminal.process.sendintr()
+    terminal.process.expect(pexpect.EOF, timeout=120)
+    terminal.process.close()
+    assert [line for line in terminal.lines(before) if line] == ["Stopping."]
+    assert terminal.process.exitstatus == 0
+    assert within(50, lambda: not terminal.clusters())
 
 
 def listening(port: int) -> list[psutil.Process]:

@@ -12,7 +12,7 @@ from tests.integration.service import Service
 from tests.integration.test_leaving import within
 from tests.integration.test_processes import process
 
-WARM_UP, REQUESTS = 2_000, 10_000
+WARM_UP, REQUESTS = 1_000, 5_000
 # Before, each request left 1,500 to 2,000 bytes behind.
 MAX_BYTES_A_REQUEST = 700
 

@@ -128,10 +128,10 @@ async def read_all(reader: UsageReader) -> tuple[dict[str, Totals], int]:
     raise AssertionError
 
 
-async def test_other_tasks_have_their_turn_while_a_million_entries_are_read(
+async def test_other_tasks_have_their_turn_while_many_entries_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count = 1_000_000
+    count = 200_000
     (tmp_path / today()).mkdir()
     with (tmp_path / today() / "a.jsonl").open("wb") as file:
         for _ in range(100):
@@ -224,11 +224,11 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UsageLed
 async def test_entries_are_uploaded_once_by_whichever_process(
     ledger: UsageLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usage_upload, "SEGMENT_BYTES", 1000)
+    monkeypatch.setattr(usage_upload, "SEGMENT_BYTES", 400)
     writers = [UsageWriter(ledger.folder, name) for name in ("a", "b")]
     uploads = [UsageUpload(ledger) for _ in writers]
     reader = UsageReader(Folder(ledger.uri))
-    for number in range(1, 31):
+    for number in range(1, 13):
         for writer in writers:
             writer.write(ENTRY)
         # Both take turns, and one of them has just been started.
@@ -236,8 +236,8 @@ async def test_entries_are_uploaded_once_by_whichever_process(
         UsageUpload(ledger).run()
         assert requests(await reader.totals("2000-01-01")) == 2 * number
     names = Folder(ledger.uri).names(today())
-    assert 4 < len(names) < 30
-    assert requests(await totals(ledger.uri)) == 60
+    assert 4 < len(names) < 24
+    assert requests(await totals(ledger.uri)) == 24
 
 
 async def test_what_a_dead_process_has_left_is_uploaded_and_then_deleted(ledger: UsageLedger) -> None:

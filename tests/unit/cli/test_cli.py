@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from rayllm.config import load_app
+from tests.command_line import rayllm
 
 ROOT = Path(__file__).parents[3]
 LLAMA3 = ROOT / "models" / "older" / "meta-llama--Meta-Llama-3-8B-Instruct.yaml"
@@ -34,11 +35,6 @@ The capital of France is Paris.<|eot_id|><|start_header_id|>user<|end_header_id|
 What about Germany?<|eot_id|><|start_header_id|>assistant<|end_header_id|>
 
 """
-
-
-def rayllm(*arguments: str, stdin: str = "", folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rayllm", *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False, cwd=folder)
 
 
 def format_prompt(text: str, model: Path = LLAMA3) -> subprocess.CompletedProcess[str]:

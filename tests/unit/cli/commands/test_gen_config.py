@@ -7,7 +7,6 @@ import os
 import stat
 import struct
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 
 from rayllm.config import AppConfig, ModelConfig, load_app, load_model, load_serve_file
 from rayllm.plan.known_models import known_config, outline_tensors
+from tests.command_line import rayllm
 from tests.servers.hub import HubServer
 from tests.servers.s3 import S3Server
 
@@ -24,9 +24,8 @@ WEIGHTS = ROOT / "models" / "rayllm-demo" / "weights"
 
 def gen_config(folder: Path, *arguments: str, answers: list[str] | None = None) -> subprocess.CompletedProcess[str]:
     silent = ["--non-interactive"] if answers is None else []
-    command = [sys.executable, "-m", "rayllm", "gen-config", *silent, "--output-dir", str(folder), *arguments]
     given = "".join(f"{answer}\n" for answer in answers or [])
-    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False, cwd=folder)
+    return rayllm("gen-config", *silent, "--output-dir", str(folder), *arguments, stdin=given, folder=folder)
 
 
 def written(folder: Path, done: subprocess.CompletedProcess[str]) -> tuple[ModelConfig, AppConfig]:
