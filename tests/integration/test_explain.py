@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import socket
 import subprocess
 import sys
 import time
@@ -14,7 +12,7 @@ import pytest
 import ray
 
 from rayllm.serving.cluster.status_report import find_request, last_requests
-from tests.integration.service import ROOT, Service
+from tests.integration.service import ROOT
 from tests.integration.test_leaving import LONG, within
 from tests.integration.test_openai_api import CHAT, COMPLETIONS
 
@@ -88,35 +86,6 @@ def test_a_long_prompt(http: httpx.Client) -> None:
     assert [largest_part(record) for record in records].count("prefill") >= 3
     explained = next(record for record in records if largest_part(record) == "prefill")
     assert "the engine read the prompt: 1000 tokens that were not cached, and 0 that were" in explained["explanation"]
-
-
-def test_a_client_that_reads_slowly(service: Service) -> None:
-    # Far more bytes than the buffers of a connection hold.
-    raw = json.dumps({**LONG, "n": 8, "stream": True, "logprobs": True, "top_logprobs": 20}).encode()
-    host, port = service.url.removeprefix("http://").split(":")
-    head = f"POST {CHAT} HTTP/1.1\r\nhost: {host}\r\nx-request-id: slow-reader\r\ncontent-length: {len(raw)}\r\n\r\n"
-    with socket.socket() as slow:
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        slow.settimeout(60)
-        slow.connect((host, int(port)))
-        slow.sendall(head.encode() + raw)
-        # The engine has begun when the reply has.
-        assert slow.recv(1, socket.MSG_PEEK)
-        assert within(120, lambda: service.unfinished() == 0)
-        # Longer than the record must tell.
-        time.sleep(6)
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-        received = bytearray()
-        while not received.endswith(b"0\r\n\r\n"):
-            chunk = slow.recv(1 << 20)
-            assert chunk
-            received += chunk
-    assert len(received) > 6 << 20
-    record = record_of("slow-reader")
-    assert record["blocked_s"] > 5
-    assert record["parts"]["deliver"] > 5
-    if largest_part(record) == "deliver":
-        assert "the client read slowly" in record["explanation"]
 
 
 def test_refusals_are_kept_as_well(http: httpx.Client) -> None:

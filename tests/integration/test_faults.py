@@ -35,7 +35,6 @@ INJECTED = (
     "kill -9 of the controller",
     "SIGTERM to a replica",
     "kill -9 of a replica",
-    "kill -9 of an engine",
     "SIGSTOP of an engine",
     "a rolling update",
     "full disk of a router",
@@ -46,7 +45,7 @@ INJECTED = (
     "kill -9 of a router",
 )
 # With a replica, its engine or its node, streams may end that no other replica can continue.
-REPLICAS_DIE = {"kill -9 of a replica", "kill -9 of an engine", "SIGSTOP of an engine"}
+REPLICAS_DIE = {"kill -9 of a replica", "SIGSTOP of an engine"}
 # A router takes with it what it has not handed over yet, and connections that clients use again while they close.
 ROUTERS_DIE = {"kill -9 of a router"}
 # Of the streams under way whose replica is lost, so many have to be continued and end right.
