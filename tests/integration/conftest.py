@@ -69,8 +69,6 @@ def workers(environment: pytest.MonkeyPatch) -> Iterator[None]:
     environment.setenv("HF_HUB_OFFLINE", "1")
     # Seconds between two measurements of nodes by their agents, of which no test reads anything.
     environment.setenv("REPORTER_UPDATE_INTERVAL_MS", "60000")
-    # Ray would start a worker for each CPU of a cluster, of which most are never used.
-    environment.setenv("RAY_prestart_worker_first_driver", "0")
     # Ray's log monitor lists all files of logs ten times a second where there are fewer.
     environment.setenv("RAY_LOG_MONITOR_MANY_FILES_THRESHOLD", "0")
     # Not removed, since it has the logs. Its path is short: those of Ray's sockets have at most 107 bytes.

@@ -512,7 +512,7 @@ def test_a_flood_of_batch_requests_makes_way(access: Access) -> None:
     async def ask_until(done: asyncio.Event, client: httpx.AsyncClient) -> set[int]:
         statuses = set()
         while not done.is_set():
-            statuses.add((await ask(client, bulk, 50)).status_code)
+            statuses.add((await ask(client, bulk, 150)).status_code)
         return statuses
 
     async def flood() -> tuple[set[int], int]:
