@@ -9,13 +9,13 @@ import asyncio
 import fcntl
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from rayllm.access.usage import today
 from rayllm.access.usage_ledger import UsageLedger, oldest_day
 from rayllm.core.errors import StorageError
+from rayllm.sources.cache.locks import try_exclusive
 from rayllm.sources.storage import Folder
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class UsageUpload:
     def run(self) -> None:
         """Upload new entries, unless another process does."""
         try:
-            with self._alone() as is_alone:
+            with try_exclusive(self._spool / "upload.lock") as is_alone:
                 if not is_alone:
                     self._sizes.clear()
                     return
@@ -53,17 +53,6 @@ class UsageUpload:
             if (fault := str(error)) != self._fault:
                 logger.error("The usage ledger cannot be uploaded, and waits in %s: %s", self._spool, fault)
                 self._fault = fault
-
-    @contextmanager
-    def _alone(self) -> Iterator[bool]:
-        self._spool.mkdir(parents=True, exist_ok=True)
-        with open(self._spool / "upload.lock", "ab") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
 
     def _upload(self, path: Path) -> None:
         day = path.parent.name

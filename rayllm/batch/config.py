@@ -3,7 +3,7 @@
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -17,6 +17,7 @@ from pydantic import (
 
 from rayllm.access import ANYONE, Caller
 from rayllm.config import ModelConfig
+from rayllm.config.base import matching
 from rayllm.config.faults import config_error
 from rayllm.core.errors import ConfigError
 from rayllm.core.headers import PRIORITY
@@ -138,7 +139,7 @@ class RequestProcessorConfig(ProcessorConfig):
 class HTTPRequestProcessorConfig(ProcessorConfig):
     """Sends rows as JSON requests to any HTTP endpoint."""
 
-    url: str
+    url: Annotated[str, matching(r"https?://[^/\s]+.*", "must be a URL that begins with http:// or https://")]
     """URL of the endpoint, `http://…` or `https://…`."""
     header: str | dict[str, str] | None = None
     """Headers: lines of `Name: value`, or a mapping. `$NAME`, `${NAME}` and `${env:NAME}` in values are read from the
@@ -162,13 +163,6 @@ class HTTPRequestProcessorConfig(ProcessorConfig):
         if self.accelerator_type is not None:
             raise ValueError("`accelerator_type` is for engines; requests are sent by any node, so leave it out")
         return self
-
-    @field_validator("url")
-    @classmethod
-    def _is_http(cls, value: str) -> str:
-        if not re.match(r"https?://[^/\s]+", value):
-            raise ValueError(f"`{value}` must be a URL that begins with http:// or https://")
-        return value
 
     @field_validator("header")
     @classmethod

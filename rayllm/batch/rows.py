@@ -31,8 +31,13 @@ def unpack(table: pa.Table, column: str) -> list[Row]:
 def pack(table: pa.Table, column: str, rows: Sequence[Row]) -> pa.Table:
     """`table` with the mappings in `column`, which is added or replaced."""
     values = pa.array([pickle.dumps(row, protocol=5) for row in rows], pa.large_binary())
-    index = table.schema.get_field_index(column)
-    return table.append_column(column, values) if index < 0 else table.set_column(index, column, values)
+    return with_column(table, column, values)
+
+
+def with_column(table: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """`table` with a column added or replaced."""
+    index = table.schema.get_field_index(name)
+    return table.append_column(name, values) if index < 0 else table.set_column(index, name, values)
 
 
 def failed(row: Row, error: BaseException) -> Row:

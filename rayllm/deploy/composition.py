@@ -35,7 +35,7 @@ from rayllm.serving.cluster.request_router import NearestRouter, WatchingRouter
 from rayllm.serving.replica.deployment import ModelReplica
 from rayllm.serving.router.deployment import ROUTER, Router
 from rayllm.serving.router.hooks.process import check_hooks
-from rayllm.serving.router.http.listen_addresses import listening_addresses
+from rayllm.serving.router.http.server import listening_addresses
 from rayllm.sources import find_weights
 
 logger = logging.getLogger(__name__)

@@ -25,27 +25,16 @@ class EnginePlacement:
         self._model = model
         self._placement = place(model, has_cpu_engine())
         self._groups: list[PlacementGroup] = []
-
-    @property
-    def workers(self) -> Workers:
-        if not self._placement.gpu_share:
-            return "cpu"
-        return "ray" if self._spans_nodes else "gpu"
-
-    @property
-    def gpu_share(self) -> float:
+        spans_nodes, share = self._placement.strategy != "STRICT_PACK", self._placement.gpu_share
+        self.workers: Workers = "cpu" if not share else "ray" if spans_nodes else "gpu"
+        self.gpu_share = share if spans_nodes else 0.0
         """Share of a GPU for each worker that Ray places; else 0."""
-        return self._placement.gpu_share if self._spans_nodes else 0.0
-
-    @property
-    def _spans_nodes(self) -> bool:
-        return self._placement.strategy != "STRICT_PACK"
 
     def map_kwargs(self) -> dict[str, Any]:
         """Arguments of `Dataset.map_batches` for the engine's stage."""
         environment = runtime_env(self._model)
         options: dict[str, Any] = {"runtime_env": environment} if environment else {}
-        if self._spans_nodes and self._placement.gpu_share:
+        if self.gpu_share:
             actor = self._placement.bundles[0]
             return {**options, "num_cpus": actor.get("CPU", 0), "ray_remote_args_fn": self._create_group}
         return {**options, **_actor_resources(self._placement)}

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from ray.data.block import BlockAccessor
 
-from rayllm.batch.rows import ERROR, Row, as_array, columns, failed, has_nulls_only, pack, reason, unpack
+from rayllm.batch.rows import ERROR, Row, as_array, columns, failed, has_nulls_only, pack, reason, unpack, with_column
 from rayllm.config.faults import did_you_mean
 from rayllm.core.errors import RequestError
 
@@ -103,8 +103,8 @@ class Postprocess:
         ]
         errors = [row.pop(ERROR, None) for row in rows]
         for name, array in self._arrays(table, inputs, rows, all(errors)).items():
-            table = _with_column(table, name, array)
-        return _with_column(table, ERROR, pa.chunked_array([pa.array(errors, pa.string())]))
+            table = with_column(table, name, array)
+        return with_column(table, ERROR, pa.chunked_array([pa.array(errors, pa.string())]))
 
     def _row(self, row: Row, data: Row) -> Row:
         if data.get(ERROR) is not None:
@@ -170,11 +170,6 @@ def _cast(array: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 def _types_of(row: Row) -> dict[str, pa.DataType]:
     return {name: as_array(name, [value]).type for name, value in row.items()}
-
-
-def _with_column(table: pa.Table, name: str, array: pa.ChunkedArray) -> pa.Table:
-    index = table.schema.get_field_index(name)
-    return table.append_column(name, array) if index < 0 else table.set_column(index, name, array)
 
 
 def _declared(row: Row, schema: pa.Schema | None) -> Row:

@@ -36,16 +36,12 @@ class ReplicaMetrics:
         self._model_id = model_id
         self._start_progress = start_progress
         self._metrics = Metrics(registry, SERIES)
-        self._durations: dict[str, float] = {}
+        self.phases: dict[str, float] = {}
+        """Seconds that each phase of the start took."""
 
     def new_progress(self) -> Progress:
         """A progress observer for one download, which logs and counts bytes."""
         return _CountedProgress(self._start_progress, partial(self._metrics.count, FETCHED, (self._model_id,)))
-
-    @property
-    def phases(self) -> dict[str, float]:
-        """Seconds that each phase of the start took."""
-        return dict(self._durations)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -53,12 +49,12 @@ class ReplicaMetrics:
         started_at = time.monotonic()
         with self._start_progress.phase(name):
             yield
-        seconds = self._durations[name] = time.monotonic() - started_at
+        seconds = self.phases[name] = time.monotonic() - started_at
         logger.info("Model `%s`: %s took %.1f s.", self._model_id, name.replace("_", "-"), seconds)
 
     def export(self, adapters: int, cache_bytes: int) -> None:
         """Set the gauges; Ray drops gauges that are not set periodically."""
-        for phase, seconds in self._durations.items():
+        for phase, seconds in self.phases.items():
             self._metrics.set(START, (self._model_id, phase), seconds)
         self._metrics.set(ADAPTERS, (self._model_id,), adapters)
         self._metrics.set(CACHE, (self._model_id,), cache_bytes)

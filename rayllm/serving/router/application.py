@@ -5,6 +5,7 @@ It reads only what routing needs of a request, and imports no engine.
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from importlib.metadata import version
@@ -18,7 +19,7 @@ from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from rayllm.access import caller_of
@@ -36,7 +37,6 @@ from rayllm.serving.router.forwarder import Forwarder
 from rayllm.serving.router.guard.guard import Guard, GuardCaller
 from rayllm.serving.router.guard.moderations import ModerationsApi
 from rayllm.serving.router.http.admin_keys import AdminKeys
-from rayllm.serving.router.http.clean_path import CleanPath
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.http.static_file import StaticFile
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
@@ -227,10 +227,10 @@ class RouterApplication:
         Both say for each model that the caller may use which phase it is in; without a valid key, where the service has
         keys, neither names one.
         """
-        phases = {model.model_id: await self._readiness.phase(model.model_id) for model in self._models.models}
+        phases = {model.model_id: await self._readiness.phase(model.model_id) for model in self._config.models}
         reasons = {
             model.model_id: reason
-            for model in self._models.models
+            for model in self._config.models
             if (reason := await self._readiness.not_ready_reason(model.model_id))
         }
         caller = caller_of(request.scope)
@@ -269,6 +269,27 @@ class RouterApplication:
                 continue
             self._models.update_description(model_id, description)
             self._vllm_version = description["vllm_version"]
+
+
+class CleanPath:
+    """ASGI middleware that removes needless slashes from paths. Redirects would name the wrong scheme or host.
+
+    Args:
+        kept: the path of a page, whose relative addresses would lead elsewhere from the path without its slash.
+    """
+
+    def __init__(self, app: ASGIApp, kept: str) -> None:
+        self._app = app
+        self._kept = kept
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            root = scope.get("root_path", "").rstrip("/")
+            path = re.sub("/{2,}", "/", scope["path"].removeprefix(root))
+            if path != self._kept:
+                path = path.rstrip("/") or "/"
+            scope["path"] = root + path
+        await self._app(scope, receive, send)
 
 
 async def describe(request: Request) -> Response:

@@ -46,8 +46,7 @@ from rayllm.serving.router.access.usage_api import Sums, Wanted, get_usage, read
 from rayllm.serving.router.application import RouterApplication
 from rayllm.serving.router.hooks.request_hooks import RequestHooks
 from rayllm.serving.router.http.admin_keys import AdminKeys
-from rayllm.serving.router.http.listen_addresses import listening_hosts
-from rayllm.serving.router.http.server import HttpServer, open_http_server
+from rayllm.serving.router.http.server import HttpServer, listening_hosts, open_http_server
 from rayllm.serving.router.readiness import Readiness, deployments_of
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.quarantine import Quarantine

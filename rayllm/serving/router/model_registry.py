@@ -62,6 +62,8 @@ class ModelRegistry:
             for model in config.models
             for module in (model.lora_config.lora_modules if model.lora_config else ())
         }
+        self.modules = list(self._modules.values())
+        """The adapters in the configuration (`lora_modules`)."""
         self._max_model_len = {model.model_id: model.max_model_len for model in config.models}
         self._descriptions: dict[str, dict[str, Any]] = {}
 
@@ -70,19 +72,9 @@ class ModelRegistry:
         """Every name of a base model: ids and aliases."""
         return [*self._models, *self._aliases]
 
-    @property
-    def modules(self) -> list[Adapter]:
-        """The adapters in the configuration (`lora_modules`)."""
-        return list(self._modules.values())
-
     def parse_adapter(self, name: str) -> Adapter | None:
         """Parse `base:name`; None if the text names no adapter of these models."""
         return parse_adapter(name, self.lora_models)
-
-    @property
-    def models(self) -> list[ModelConfig]:
-        """The configurations of the models."""
-        return list(self._models.values())
 
     def resolve(
         self, name: str, registered: Mapping[str, Adapter] | None = None, caller: Caller = ANYONE

@@ -89,23 +89,18 @@ class Exchange:
         self.reply_headers: dict[str, str] = {}
         self.reply_guard: ReplyGuard | None = None
         self.deadline: asyncio.Timeout | None = None
-        self._state = State.NEW
+        self.state = State.NEW
         self._send_message = send
         self._stream: _ServerStream | _ConnectionStream | None = None
         self._journal: JournalFile | None = None
         self._relay_journal: StreamJournal | None = None
         self._heartbeat: asyncio.Task[None] | None = None
 
-    @property
-    def state(self) -> State:
-        """Where the exchange is."""
-        return self._state
-
     def enter(self, state: State) -> None:
         """Make a step of `STEPS`."""
-        if (self._state, state) not in STEPS:
-            raise RuntimeError(f"an exchange that is {self._state.name} cannot become {state.name}")
-        self._state = state
+        if (self.state, state) not in STEPS:
+            raise RuntimeError(f"an exchange that is {self.state.name} cannot become {state.name}")
+        self.state = state
 
     # What the lanes do.
 
@@ -131,16 +126,16 @@ class Exchange:
 
     def sent(self) -> None:
         """A replica gets the request."""
-        self.enter(State.TAKEN if self._state is State.NEW else State.BEGUN)
+        self.enter(State.TAKEN if self.state is State.NEW else State.BEGUN)
 
     def returned(self) -> None:
         """The replica has not answered."""
-        if self._state is State.TAKEN:
+        if self.state is State.TAKEN:
             self.enter(State.NEW)
 
     def began(self) -> None:
         """The reply begins: lift the deadline."""
-        if self._state is State.TAKEN:
+        if self.state is State.TAKEN:
             self.enter(State.BEGUN)
         if self.deadline:
             self.deadline.reschedule(None)
@@ -148,7 +143,7 @@ class Exchange:
 
     def ended(self, is_whole: bool) -> None:
         """The replica, or the router, has written the end of the reply."""
-        if self._state is State.TAKEN:
+        if self.state is State.TAKEN:
             self.enter(State.BEGUN)
         self.enter(State.DONE if is_whole else State.BROKEN)
 
@@ -213,7 +208,7 @@ class Exchange:
 
     def _close(self) -> None:
         """Release the journals, and report what replicas or the server have answered."""
-        if self._state not in (State.DONE, State.BROKEN):
+        if self.state not in (State.DONE, State.BROKEN):
             self.enter(State.BROKEN)
         if connection := self._connection:
             self.record.answered(connection.status)
@@ -255,7 +250,7 @@ class Exchange:
         """Send the head of a stream, unless the client has it."""
         if self._stream is None:
             self._stream = _ServerStream(self._send)
-            if self._state is State.NEW:
+            if self.state is State.NEW:
                 self.enter(State.BEGUN)
             headers = {**headers, **self.reply_headers}
             if self.wants_timing:

@@ -75,7 +75,9 @@ class StreamJournal(TokenLog):
         self.seed, self.created = seed, created
         self._memory = mmap.mmap(file, 0)
         self._writes = self._get(_WRITES)
-        self._is_open = self._is_logging = False
+        self._is_open = False
+        self.is_logging = False
+        """Whether this process logs tokens and writes."""
         # The engine's side repeats them first.
         self.earlier = list(self._groups())
         self._to_repeat = len(self.earlier)
@@ -98,12 +100,12 @@ class StreamJournal(TokenLog):
         return next(self._numbers)
 
     def open(self, is_continuable: bool) -> None:
-        self._is_logging = is_continuable and not self._is_open
+        self.is_logging = is_continuable and not self._is_open
         self._is_open = True
-        self._put(_STATE, _State.CONTINUABLE if self._is_logging else _State.NOT_CONTINUABLE)
+        self._put(_STATE, _State.CONTINUABLE if self.is_logging else _State.NOT_CONTINUABLE)
 
     def append(self, group: TokenGroup) -> None:
-        if self._to_repeat or not self._is_logging:
+        if self._to_repeat or not self.is_logging:
             self._to_repeat = max(0, self._to_repeat - 1)
             return
         reason = _FINISH_REASONS.index(group.finish_reason)
@@ -126,11 +128,6 @@ class StreamJournal(TokenLog):
         self._memory[start : start + len(added)] = added
         self._next_word += len(added) // _WORD
         self._put(_TOKEN_WORDS, self._next_word)
-
-    @property
-    def is_logging(self) -> bool:
-        """Whether this process logs tokens and writes."""
-        return self._is_logging
 
     @property
     def is_continuable(self) -> bool:
@@ -167,7 +164,7 @@ class StreamJournal(TokenLog):
         Raises:
             JournalError: the write is too large.
         """
-        if not self._is_logging:
+        if not self.is_logging:
             return
         if len(data) > _TOKENS - _DATA:
             raise JournalError("the head of the reply is too large for its journal")

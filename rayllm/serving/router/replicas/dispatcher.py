@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 
 from rayllm.core.errors import EngineError, UnavailableError
 from rayllm.core.priority import Priority
@@ -60,7 +61,7 @@ class Dispatcher:
         search = replica_set.search(request, priority, tenant)
         failures = 0
         while True:
-            async with replica_set.alone(search):
+            async with replica_set.lost_twice if len(search.lost_with) > 1 else nullcontext():
                 replica, outcome = await replica_set.attempt(search, send)
             if outcome.is_final:
                 return

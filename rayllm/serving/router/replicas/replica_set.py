@@ -2,8 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,15 +48,12 @@ class ReplicaSet:
         self._routing = ""
         self._policy: Policy
         self.configure(routing, queue_timeout_s)
-        self._members: dict[str, Replica] = {}
+        self.replicas: dict[str, Replica] = {}
+        """By id."""
         self._waiting: FairQueue[_Waiting] = FairQueue()
         self._rate = ServiceRate()
-        self._lost_twice = asyncio.Lock()
-
-    @property
-    def replicas(self) -> dict[str, Replica]:
-        """The replicas, by id."""
-        return self._members
+        self.lost_twice = asyncio.Lock()
+        """Held by a request that was lost twice, so that this is the only such request in a replica."""
 
     @property
     def waiting(self) -> int:
@@ -72,7 +68,7 @@ class ReplicaSet:
 
     def update(self, updates: list[ReplicaUpdate]) -> None:
         """Replace the list of replicas."""
-        before, self._members = self._members, {}
+        before, self.replicas = self.replicas, {}
         for update in updates:
             if "address" not in update.metadata:
                 continue
@@ -81,7 +77,7 @@ class ReplicaSet:
                 replica = Replica(update, update.metadata["node_id"] == self._node_id, self._wake, self._check_outlier)
             else:
                 replica.update(update)
-            self._members[update.id] = replica
+            self.replicas[update.id] = replica
         for replica_id, replica in before.items():
             self._policy.on_removed(replica_id)
             # It finishes the requests it has.
@@ -120,18 +116,9 @@ class ReplicaSet:
         finally:
             self._release(search, replica, outcome)
 
-    @asynccontextmanager
-    async def alone(self, search: ReplicaSearch) -> AsyncIterator[None]:
-        """For the duration of the block, a request that was lost twice is the only such request in a replica."""
-        if len(search.lost_with) < 2:
-            yield
-            return
-        async with self._lost_twice:
-            yield
-
     def close(self) -> None:
         """Close the channels to all replicas."""
-        for replica in self._members.values():
+        for replica in self.replicas.values():
             replica.close()
 
     def _choose(self, search: ReplicaSearch) -> Replica | None:
@@ -148,7 +135,7 @@ class ReplicaSet:
         return replica
 
     def _best(self, search: ReplicaSearch) -> Replica | None:
-        members = self._members.values()
+        members = self.replicas.values()
         free = [replica for replica in members if replica.free_slots(Priority.BATCH) > 0]
         # A full replica preempts a request of a lower class.
         free = free or [replica for replica in members if replica.free_slots(search.priority) > 0]
@@ -157,12 +144,12 @@ class ReplicaSet:
         if not candidates:
             return None
         chosen = self._policy.rank(search.request, candidates)[0]
-        search.waits = all(self._members[candidate.id].credit.is_refused for candidate in candidates)
+        search.waits = all(self.replicas[candidate.id].credit.is_refused for candidate in candidates)
         search.choice = self._reason(search.request, chosen, len(candidates))
-        return self._members[chosen.id]
+        return self.replicas[chosen.id]
 
     def _reason(self, request: RoutingRequest, chosen: Candidate, candidates: int) -> str:
-        if len(self._members) == 1:
+        if len(self.replicas) == 1:
             return "it is the only replica"
         return "only it has a free slot" if candidates == 1 else self._policy.reason(request, chosen)
 
@@ -172,7 +159,7 @@ class ReplicaSet:
         candidate.requests -= 1
         candidate.work -= work
         replica.suspects -= search.is_suspect
-        if not candidate.requests and self._members.get(candidate.id) is not replica:
+        if not candidate.requests and self.replicas.get(candidate.id) is not replica:
             replica.close()
         if outcome and outcome.was_full:
             replica.credit.on_refused(search.priority)
@@ -185,7 +172,7 @@ class ReplicaSet:
 
     def _check_outlier(self, replica: Replica) -> None:
         """Eject a replica that has failed, unless the other replicas fail as well."""
-        others = [other.history for other in self._members.values() if other is not replica and other.is_open]
+        others = [other.history for other in self.replicas.values() if other is not replica and other.is_open]
         if replica.is_open and is_outlier(replica.history, others):
             replica.eject()
 
@@ -284,12 +271,12 @@ class ReplicaSet:
         self._note_load()
 
     def _note_load(self) -> None:
-        running = sum(replica.candidate.requests for replica in self._members.values())
+        running = sum(replica.candidate.requests for replica in self.replicas.values())
         self._rate.update(asyncio.get_running_loop().time(), self._has_open and len(self._waiting) > 0, running)
 
     @property
     def _has_open(self) -> bool:
-        return any(replica.is_open for replica in self._members.values())
+        return any(replica.is_open for replica in self.replicas.values())
 
     def _unavailable(self) -> UnavailableError:
         return UnavailableError(f"The model `{self._model_id}` is not available now.", "model", retry_after_s=5)

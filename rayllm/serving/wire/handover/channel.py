@@ -88,15 +88,11 @@ class Channel:
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[bytes, tuple[int, ...]]] = deque()
-        self._is_open = True
+        self.is_open = True
+        """Whether the other end is still connected, as far as is known."""
         self._all_sent = asyncio.Event()
         self._all_sent.set()
         self._loop.add_reader(connection, self._read)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the other end is still connected, as far as is known."""
-        return self._is_open
 
     def send(self, message: Message) -> None:
         """Send a message. Its files are duplicated; the caller still owns and closes its own.
@@ -104,7 +100,7 @@ class Channel:
         Raises:
             ConnectionError: the channel is closed.
         """
-        if not self._is_open:
+        if not self.is_open:
             raise ConnectionError("the channel is closed")
         files = [os.dup(file) for file in message.files]
         head, body = json.dumps(message.head).encode() if message.head else b"", message.body
@@ -121,7 +117,7 @@ class Channel:
 
     def send_if_open(self, message: Message) -> None:
         """Send a message if the channel is open."""
-        if self._is_open:
+        if self.is_open:
             self.send(message)
 
     async def flush(self) -> None:
@@ -132,9 +128,9 @@ class Channel:
 
     def close(self) -> None:
         """Close the channel."""
-        if not self._is_open:
+        if not self.is_open:
             return
-        self._is_open = False
+        self.is_open = False
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
@@ -145,7 +141,7 @@ class Channel:
         self._on_close()
 
     def _write(self) -> None:
-        if not self._is_open:
+        if not self.is_open:
             return
         while self._waiting:
             packet, files = self._waiting[0]
@@ -181,7 +177,7 @@ class Channel:
 
     def _read_one(self) -> bool:
         """Handle the next message, if any. Returns whether there may be more."""
-        if not self._is_open:
+        if not self.is_open:
             return False
         try:
             packet, files = _receive(self._socket)

@@ -61,7 +61,9 @@ class HandedOverRequest:
             if self._journal:
                 self._journal.add_to(scope)
             if self._journal and self._journal.is_complete:
-                await self._complete()
+                # Only the rest of an earlier replica's last write is due.
+                await self._resume()
+                self._end(Kind.DONE)
             else:
                 await app(scope, self._receive, self._send)
         except Exception:
@@ -71,11 +73,6 @@ class HandedOverRequest:
             self._end(Kind.BROKEN)
             if self._journal:
                 self._journal.close()
-
-    @property
-    def _client_has_reply(self) -> bool:
-        """Whether the client may have received the beginning of a reply, from whichever replica."""
-        return self._has_begun or bool(self._journal and self._journal.has_begun)
 
     def abort(self, cause: Interruption | None = None) -> None:
         """Stop writing, and tell the router at once, however long the application takes to notice.
@@ -172,11 +169,6 @@ class HandedOverRequest:
         await self._announce()
         await self._connection.resume()
 
-    async def _complete(self) -> None:
-        """Send the rest of an earlier replica's last write."""
-        await self._resume()
-        self._end(Kind.DONE)
-
     def _timing(self) -> str:
         """The time until now, at the router and in this replica."""
         stats = self._stats.stats
@@ -190,7 +182,8 @@ class HandedOverRequest:
             if FULL in headers:
                 self._on_full()
             self._end(Kind.REFUSED, {"status": start["status"], "headers": headers}, body)
-        elif self._client_has_reply:
+        elif self._has_begun or (self._journal and self._journal.has_begun):
+            # The client may have the beginning of a reply, from whichever replica.
             self._end(Kind.BROKEN)
         else:
             await self._refuse_without_router(start, headers, body)

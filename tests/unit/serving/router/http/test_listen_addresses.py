@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rayllm.config import RouterConfig
-from rayllm.serving.router.http import listen_addresses
-from rayllm.serving.router.http.listen_addresses import listening_hosts
+from rayllm.serving.router.http import server
+from rayllm.serving.router.http.server import listening_hosts
 
 
 @dataclass
@@ -44,6 +44,6 @@ class Client:
 async def test_who_listens_where(
     monkeypatch: pytest.MonkeyPatch, listen: str | None, proxies: str, host: str | None, hosts: list[str]
 ) -> None:
-    monkeypatch.setattr(listen_addresses, "serve_controller", lambda required: Client(HttpConfig(host), proxies))
-    monkeypatch.setattr(listen_addresses.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(server, "serve_controller", lambda required: Client(HttpConfig(host), proxies))
+    monkeypatch.setattr(server.ray, "is_initialized", lambda: True)
     assert await listening_hosts(RouterConfig(listen=listen)) == hosts
