@@ -28,5 +28,4 @@ FIELDS: dict[Kind, str] = {
 
 
 def limits_of(configured: object) -> dict[Kind, int]:
-    """The limits that a key or an issuer sets."""
     return {kind: limit for kind, name in FIELDS.items() if (limit := getattr(configured, name)) is not None}

@@ -51,7 +51,6 @@ class UsageEntry:
 
     @property
     def line(self) -> bytes:
-        """The entry as a line of JSON."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @property

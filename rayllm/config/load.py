@@ -27,19 +27,14 @@ _BUCKETS = ("s3://", "gs://")
 
 
 def load_model(path: Path | str) -> ModelConfig:
-    """Load a model's YAML file.
-
-    Raises:
-        ConfigError: the file is missing or invalid; the message lists every fault.
-    """
+    """Load a model's YAML file. Raises ConfigError, with every fault, if the file is missing or invalid."""
     return model_from(read_yaml(Path(path)), str(path), (Path(path).resolve().parent, Path.cwd()))
 
 
 def model_from(raw: Any, name: str, folders: tuple[Path, ...]) -> ModelConfig:
     """Validate a model's parsed mapping, `name` in errors. Relative paths are looked up in the folders, in order.
 
-    Raises:
-        ConfigError: lists every fault, one a line.
+    Raises ConfigError with every fault, one a line.
     """
     if not isinstance(raw, dict):
         raise ConfigError(f"{name}: must be a mapping of keys such as `model_loading_config`, not {_kind(raw)}.")
@@ -91,8 +86,7 @@ def file_name(model_id: str) -> str:
 def generation_from(path: Path) -> GenerationConfig:
     """Load a file with the keys of `generation_config`, which an adapter may have beside its weights.
 
-    Raises:
-        ConfigError: lists every fault, one a line.
+    Raises ConfigError with every fault, one a line.
     """
     raw = read_yaml(path)
     if not isinstance(raw, dict):
@@ -140,8 +134,7 @@ def yaml_files(text: str) -> list[Path]:
 def load_serve_file(path: Path | str) -> list[dict[str, Any]]:
     """Read the applications of a Ray Serve config file, as raw mappings.
 
-    Raises:
-        ConfigError: the file is missing, not valid YAML, lists no applications, or an application of RayLLM 0.
+    Raises ConfigError for a file that is missing, no YAML, lists no applications, or has one of RayLLM 0.
     """
     raw = read_yaml(Path(path))
     applications = raw.get("applications") if isinstance(raw, dict) else None

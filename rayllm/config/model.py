@@ -283,7 +283,6 @@ class ModelConfig(Frozen):
 
     @property
     def model_id(self) -> str:
-        """The public name."""
         return self.model_loading_config.model_id
 
     @property

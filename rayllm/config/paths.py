@@ -107,8 +107,7 @@ def _places(raw: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], Any]]:
 def read_template(template: str | None) -> str | None:
     """Read a chat template: text, which has braces or line breaks, the name of a bundled one, or a path.
 
-    Raises:
-        ConfigError: the file cannot be read.
+    Raises ConfigError if the file cannot be read.
     """
     if template is None or "{" in template or "\n" in template:
         return template

@@ -17,8 +17,7 @@ _TEXTS = {"chat_template", "chat_template_kwargs", "generation_config", "prompt_
 def expand(value: Any, environment: Mapping[str, str], where: str) -> Any:
     """Replace every `${env:NAME}` in the strings of a nested value, whose key is `where`.
 
-    Raises:
-        ConfigError: a variable is not set.
+    Raises ConfigError if a variable is not set.
     """
 
     def read(name: str, where: str) -> str:

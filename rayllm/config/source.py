@@ -113,7 +113,6 @@ class BucketSource(Frozen):
 
     @property
     def s3_options(self) -> S3Options:
-        """Parsed `s3_sync_args`."""
         return _s3_options(self.s3_sync_args)
 
 

@@ -72,8 +72,7 @@ def other_version(kind: str, name: str) -> str | None:
 def unmet_requirement(specifier: str) -> str | None:
     """Why the installed vLLM, if any, does not meet a version specifier, as a sentence; None if the version fits.
 
-    Raises:
-        ValueError: the text is no version specifier.
+    Raises ValueError if the text is no version specifier.
     """
     try:
         required = SpecifierSet(specifier, prereleases=True)

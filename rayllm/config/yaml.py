@@ -10,8 +10,6 @@ from rayllm.core.errors import ConfigError
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """Safe loader that refuses duplicate keys."""
-
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[Any, int] = {}
         for key_node, _ in node.value:
@@ -35,8 +33,7 @@ class _DuplicateKeyError(Exception):
 def parse_yaml(text: str, name: str, many: bool = False) -> Any:
     """Parse YAML text, called `name` in errors; with `many`, all of its documents, as a list.
 
-    Raises:
-        ConfigError: the text is not valid YAML, or a mapping has a duplicate key.
+    Raises ConfigError if the text is not valid YAML, or a mapping has a duplicate key.
     """
     try:
         return list(yaml.load_all(text, _UniqueKeyLoader)) if many else yaml.load(text, _UniqueKeyLoader)
@@ -47,11 +44,7 @@ def parse_yaml(text: str, name: str, many: bool = False) -> Any:
 
 
 def read_yaml(path: Path, many: bool = False) -> Any:
-    """Parse the YAML file at `path`; with `many`, all of its documents, as a list.
-
-    Raises:
-        ConfigError: the file cannot be read, is not valid YAML, or has a duplicate key.
-    """
+    """Parse the YAML file at `path` as `parse_yaml`; raises ConfigError also if the file cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

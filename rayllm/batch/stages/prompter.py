@@ -73,7 +73,6 @@ class Prompter:
         return self._encode(with_one_bos(row["prompt"], self._row_plan(row)), True)
 
     def text(self, tokens: Sequence[int], sampling: Mapping[str, Any]) -> str:
-        """Detokenize generated tokens."""
         skip = _bool(sampling.get("skip_special_tokens"), True)
         return str(self.tokenizer.decode(tokens, skip_special_tokens=skip))
 

@@ -193,7 +193,6 @@ class Conversation:
     """Without the system message."""
 
     def say(self, text: str) -> None:
-        """Add a user message."""
         self.messages.append({"role": "user", "content": text})
 
     def add(self, completion: Completion) -> list[dict[str, Any]]:
@@ -211,7 +210,6 @@ class Conversation:
         return []
 
     def add_result(self, call: dict[str, Any], result: str) -> None:
-        """Add the result of a tool call."""
         self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
 
     def undo(self) -> None:

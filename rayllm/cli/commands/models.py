@@ -24,6 +24,5 @@ def command(server: Server, as_json: bool) -> None:
 
 
 def model_table(models: Sequence[Model]) -> str:
-    """A table of a server's models."""
     rows = [(model.id, model.kind, f"{model.context:,}" if model.context else "") for model in models]
     return table(("model", "kind", "context"), rows)

@@ -39,7 +39,6 @@ class Application:
 
     @property
     def models(self) -> str:
-        """The models' ids, joined."""
         return ", ".join(model.model_id for model in self.config.models)
 
 
@@ -51,8 +50,7 @@ def is_serve_file(raw: Any) -> bool:
 def read_application(file: Path) -> Application:
     """Read the only application of a serve config, or that of a model file.
 
-    Raises:
-        ConfigError: the file is invalid, or has keys that `rayllm run` does not support.
+    Raises ConfigError if the file is invalid, or has keys that `rayllm run` does not support.
     """
     raw = read_yaml(file)
     if not is_serve_file(raw):

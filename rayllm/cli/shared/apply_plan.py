@@ -43,7 +43,6 @@ class Plan:
         return [step.name for step in self.steps if step.effect is not Effect.REMOVED]
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as JSON."""
         return {"applications": [asdict(step) for step in self.steps]}
 
     def as_text(self) -> str:

@@ -27,15 +27,12 @@ def connected(address: str | None) -> Iterator[None]:
 
 
 def connect(address: str | None, verbose: bool = False, **options: Any) -> None:
-    """Connect to a Ray cluster, or start a cluster.
+    """Connect to a Ray cluster, or start a cluster. Raises ClusterError if there is none at the address.
 
     Args:
         address: the cluster's address; `auto` is the one on this machine, None starts one.
         verbose: whether to show what Ray and all processes write.
         options: of `ray.init`.
-
-    Raises:
-        ClusterError: there is no cluster at the address.
     """
     import ray
     from ray import serve
@@ -68,8 +65,7 @@ def connect(address: str | None, verbose: bool = False, **options: Any) -> None:
 def find(address: str) -> str:
     """Resolve a cluster's address for `ray.init`, check that the cluster is reachable, and set up its token.
 
-    Raises:
-        OSError: the cluster is not reachable, or `auto` finds none or several on this machine.
+    Raises OSError if the cluster is not reachable, or `auto` finds none or several on this machine.
     """
     from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 

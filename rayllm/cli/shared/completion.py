@@ -56,8 +56,7 @@ class Completion:
     def receive(self, server: Server, body: Mapping[str, Any], show: Callable[[Delta], None] = lambda _: None) -> None:
         """Send a request to a server and receive its completion; `show` is called with what each chunk adds.
 
-        Raises:
-            ServerError: the request fails, or the completion is cut off.
+        Raises ServerError if the request fails, or the completion is cut off.
         """
         sent_at: list[float] = []
         with closing(server.stream(body, lambda: sent_at.append(time.perf_counter()))) as chunks:
@@ -86,7 +85,6 @@ class Completion:
         return delta
 
     def as_message(self) -> dict[str, Any]:
-        """The completion as an assistant's message."""
         calls = {"tool_calls": list(self.calls.values())} if self.calls else {}
         return {"role": "assistant", "content": self.text or None if calls else self.text, **calls}
 
@@ -139,7 +137,6 @@ class StreamPrinter:
         self._is_line_open = False
 
     def show(self, delta: Delta) -> None:
-        """Print a delta."""
         if delta.reasoning and self.is_terminal:
             self._is_reasoning = True
             self._write(click.style(_plain(delta.reasoning), dim=True) if self._dims else _plain(delta.reasoning))

@@ -99,7 +99,6 @@ def _described(cache: Cache) -> str:
 
 
 def gib(size: int) -> str:
-    """A size in GiB."""
     return f"{size / GIB:.1f}"
 
 

@@ -32,7 +32,6 @@ _MAX_MEMORY_SHARE = 0.5
 
 
 def say(text: str) -> None:
-    """Print a message to stderr."""
     click.echo(text, err=True)
 
 

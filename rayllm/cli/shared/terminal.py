@@ -27,8 +27,7 @@ class FileError(RayLLMError):
 def write_files(contents: Mapping[Path, str | bytes], force: bool = False) -> None:
     """Write files, all or none; missing folders are created, and strings are written as UTF-8.
 
-    Raises:
-        FileError: a file exists and `force` is not set, or its folder is not writable.
+    Raises FileError if a file exists and `force` is not set, or its folder is not writable.
     """
     existing = [str(path) for path in contents if path.exists()]
     if existing and not force:
@@ -66,9 +65,6 @@ def interrupt_on_signals() -> None:
 
     Call it again after `ray.init`, which installs its own handler for SIGTERM. Python ignores exceptions that handlers
     raise in callbacks and finalizers, of which `ray.init` runs many: the second call raises what was lost.
-
-    Raises:
-        KeyboardInterrupt: the process got a signal since the first call.
     """
     if _interrupted:
         raise KeyboardInterrupt

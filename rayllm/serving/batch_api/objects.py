@@ -65,7 +65,6 @@ class File(BaseModel):
     tenant: str = ""
 
     def public(self) -> dict[str, Any]:
-        """The file object for clients."""
         return self.model_dump(mode="json", exclude={"tenant"})
 
 
@@ -186,7 +185,6 @@ class Batch(BaseModel):
         return self.status in ENDED
 
     def public(self) -> dict[str, Any]:
-        """The batch object for clients."""
         # The ids of the output files are assigned before the files exist.
         early = () if self.has_ended else ("output_file_id", "error_file_id")
         return self.model_dump(mode="json", exclude=_INTERNAL) | dict.fromkeys(early)

@@ -106,7 +106,6 @@ def last_requests(count: int) -> list[dict[str, Any]]:
 
 
 def _of_routers(method: str, argument: Any) -> list[list[dict[str, Any]]]:
-    """The answers of the routers of all applications."""
     return [
         answer
         for name, details in deployed.applications().items()
@@ -175,7 +174,6 @@ def _broadcast(application: str, deployment: str, method: str, *arguments: Any) 
 
 
 def _reason(model_id: str, details: Mapping[str, Any], replicas: Iterable[ReplicaReport]) -> str:
-    """Why a model lacks replicas."""
     unplaced = [each for each in replicas if each.state == "STARTING" and each.start is None and not each.node]
     message = str(details.get("message") or "")
     if _text(details["status"]) in ("UNHEALTHY", "DEPLOY_FAILED"):

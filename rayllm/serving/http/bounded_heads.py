@@ -32,12 +32,10 @@ class BoundedHeads(HttpToolsProtocol):
         self._head_timer: TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timer for the first request head."""
         super().connection_made(transport)
         self._begin_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timer."""
         self._end_head()
         super().connection_lost(exc)
 
@@ -66,13 +64,11 @@ class BoundedHeads(HttpToolsProtocol):
                 self._refuse(self._head_too_large())
 
     def on_message_begin(self) -> None:
-        """Start the timer for the head of the next request."""
         self._unset_keepalive_if_required()
         super().on_message_begin()
         self._begin_head()
 
     def on_url(self, url: bytes) -> None:
-        """Count a part of the URL."""
         self._count(len(url))
         super().on_url(url)
 
@@ -92,16 +88,13 @@ class BoundedHeads(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
-        """Expect a chunk's content, or the trailers."""
         self._is_in_trailer, self._has_only_head = True, False
 
     def on_body(self, body: bytes) -> None:
-        """Pass on a part of the body."""
         self._is_in_trailer = self._has_only_head = False
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End the request, with its trailers."""
         self._is_in_trailer = self._has_only_head = False
         self._head_bytes = 0
         super().on_message_complete()

@@ -128,6 +128,5 @@ class RouterGate:
 
 
 async def send_empty(send: Send, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-    """Send a reply without a body."""
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": b""})

@@ -86,7 +86,6 @@ class Slots:
 
     @property
     def taken(self) -> int:
-        """Requests in progress."""
         return len(self._holders)
 
     @asynccontextmanager
@@ -173,9 +172,7 @@ class Slots:
         self._pass_on()
 
     async def _preempt_for(self, holder: SlotHolder) -> bool:
-        """Stop the request that has least right to its slot: of the lowest class, the one that came last. Returns
-        whether there was one, and its slot is free.
-        """
+        """Stop the request of the lowest class that came last; returns whether there was one, and its slot is free."""
         victims = [
             other
             for other in self._holders
@@ -215,7 +212,6 @@ class ServeRequestCount:
 
     @property
     def capacity(self) -> int:
-        """Maximum number of requests in progress."""
         return int(self._replica.max_ongoing_requests)
 
     def add(self) -> str:
@@ -225,7 +221,6 @@ class ServeRequestCount:
         return token
 
     def remove(self, token: str) -> None:
-        """Count one less."""
         self._loop.call_soon_threadsafe(self._replica.release_slot, token)
 
     def _reserve(self, token: str) -> None:

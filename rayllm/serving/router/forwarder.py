@@ -118,13 +118,9 @@ class Forwarder:
         return JsonPayload.from_raw(raw, content_type, await self._bodies.read(raw, client.path, client.caller.tenant))
 
     async def _answer(self, client: ClientRequest, payload: Payload, reserve: Reserve) -> None:
-        """Have the model answer, or a fallback of the model.
+        """Have the model answer, or a fallback of the model; raises the error that the client gets.
 
-        Args:
-            reserve: counts bytes of bodies that are in memory.
-
-        Raises:
-            RayLLMError: the error that the client gets.
+        `reserve` counts bytes of bodies that are in memory.
         """
         client.priority = client.caller.priority_of(client.request.headers.get(headers.PRIORITY))
         resolved = await self._resolve(payload.model, client.caller)
@@ -237,7 +233,6 @@ class Forwarder:
             await unless_disconnected(client.request.receive, self.lookup.check(adapter))
 
     async def _send(self, client: ClientRequest, resolved: ResolvedModel, payload: Payload) -> None:
-        """Send the request to one model."""
         client.record.model_id, client.record.adapter = resolved.model_id, resolved.adapter_name
         routing = payload.routing.with_target(resolved.adapter_name, client.request.headers.get(headers.SESSION, ""))
         replica_headers = self._replica_headers(client, resolved, payload, routing)
@@ -317,12 +312,9 @@ def _is_question(client: ClientRequest) -> bool:
 
 
 async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, cancelled if the client disconnects.
+    """The result of `work`, cancelled with ClientDisconnect if the client disconnects.
 
     Ray Serve's proxy also cancels the handler of a client that has left, but clients can disable that by a header.
-
-    Raises:
-        ClientDisconnect: the client left.
     """
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
     try:

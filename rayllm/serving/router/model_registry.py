@@ -24,7 +24,6 @@ class ResolvedModel:
 
     @classmethod
     def for_adapter(cls, adapter: Adapter) -> Self:
-        """An adapter with its base model."""
         return cls(adapter.base, adapter)
 
     @property
@@ -79,15 +78,11 @@ class ModelRegistry:
     def resolve(
         self, name: str, registered: Mapping[str, Adapter] | None = None, caller: Caller = ANYONE
     ) -> ResolvedModel:
-        """Resolve the name in a request.
+        """Resolve the name in a request: a model id, an alias, or the name of an adapter.
 
-        Args:
-            name: a model id, an alias, or the name of an adapter.
-            registered: adapters that administrators have registered, by the name that clients use.
-            caller: who sends the request.
+        `registered` are the adapters that administrators have registered, by the name that clients use.
 
-        Raises:
-            ModelNotFoundError: no model has that name; the message lists the models that the caller may use.
+        Raises ModelNotFoundError for an unknown name; its message lists the models that the caller may use.
         """
         model_id = self._aliases.get(name, name)
         if model_id in self._models:
@@ -122,7 +117,6 @@ class ModelRegistry:
         return model_id in self._descriptions
 
     def update_description(self, model_id: str, description: dict[str, Any]) -> None:
-        """Store a replica's description of its model."""
         self._max_model_len[model_id] = description["max_model_len"]
         self._descriptions[model_id] = description
 

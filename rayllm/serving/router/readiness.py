@@ -68,13 +68,10 @@ class Readiness:
         self._asking: asyncio.Task[None] | None = None
 
     async def phase(self, model_id: str) -> str:
-        """What the model is doing.
+        """What the model is doing. Raises UnavailableError if Ray Serve's controller does not answer.
 
         One of `running`, `scaled to zero`, the phase of a replica's start (`fetch`, `load` or `warm_up`), `waiting` for
         a replica to be placed, and `not deployed`.
-
-        Raises:
-            UnavailableError: Ray Serve's controller does not answer.
         """
         if self.is_running(model_id):
             return "running"
@@ -86,11 +83,7 @@ class Readiness:
         return "waiting" if self.names[model_id] in deployments.statuses else "not deployed"
 
     async def not_ready_reason(self, model_id: str) -> str | None:
-        """Why the model cannot answer; None if the model can, or will scale from zero.
-
-        Raises:
-            UnavailableError: Ray Serve's controller does not answer.
-        """
+        """Why the model cannot answer; None if the model can, or will scale from zero. Raises as `phase`."""
         if self.is_running(model_id):
             return None
         deployments = await self._current()

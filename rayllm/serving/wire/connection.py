@@ -110,11 +110,7 @@ class Connection:
         await self._cycle.flow.drain()
 
     def complete_write(self, journal: StreamJournal) -> None:
-        """Write the rest of what a replica has written in part.
-
-        Raises:
-            JournalError: the journal does not tell what that is.
-        """
+        """Write the rest of what a replica has written in part. Raises JournalError if the journal does not say."""
         self._transport.write(journal.rest(self.socket))
 
 

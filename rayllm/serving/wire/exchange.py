@@ -51,14 +51,7 @@ class ReplyGuard(Protocol):
 
 @dataclass(frozen=True)
 class ReplicaRequest:
-    """The request in the form that a replica of one model gets.
-
-    Args:
-        model_id: the model.
-        headers: for the replica.
-        body: the body.
-        is_stream: whether the reply is a stream of events.
-    """
+    """The request in the form that a replica of one model gets; `is_stream` asks for a stream of events."""
 
     model_id: str
     headers: Mapping[str, str]
@@ -158,8 +151,7 @@ class Exchange:
     def open_relay_journal(self) -> StreamJournal | None:
         """The journal of a stream that the router itself writes, from the next replica on; None without a journal.
 
-        Raises:
-            JournalError: what an earlier replica has written is not as its journal says.
+        Raises JournalError if what an earlier replica has written is not as its journal says.
         """
         if self._relay_journal and self._is_relayed:
             self._relay_journal.repeat()
@@ -278,7 +270,6 @@ class Exchange:
             self._heartbeat = asyncio.create_task(self._send_heartbeats())
 
     def stop_heartbeat(self) -> None:
-        """Stop the comments."""
         if self._heartbeat is not None:
             self._heartbeat.cancel()
             self._heartbeat = None
@@ -304,13 +295,11 @@ class _ServerStream:
     send: Send
 
     async def write(self, chunk: bytes, is_last: bool, journal: StreamJournal | None = None) -> None:
-        """Send a part."""
         if journal:
             journal.before_write(b"", chunk, is_last)
         await self.send({"type": "http.response.body", "body": chunk, "more_body": not is_last})
 
     async def break_off(self, event: bytes, journal: JournalFile | None) -> None:
-        """End the stream with an event."""
         await self.write(event, is_last=True)
 
 

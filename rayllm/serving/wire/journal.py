@@ -150,7 +150,6 @@ class StreamJournal(TokenLog):
         return self.has_begun and self._last_write()[2]
 
     def begin(self, connection: socket.socket) -> None:
-        """Begin to write a new reply."""
         self._put(_BASE, accepted_bytes(connection))
 
     def before_write(self, data: bytes, body: bytes, is_last: bool) -> None:
@@ -159,7 +158,6 @@ class StreamJournal(TokenLog):
         Args:
             data: what goes to the socket, up to `LARGEST_WRITE` bytes beside the head of the reply.
             body: the part of the reply's body in it.
-            is_last: whether it ends the reply.
 
         Raises:
             JournalError: the write is too large.
@@ -180,8 +178,7 @@ class StreamJournal(TokenLog):
     def rest(self, connection: socket.socket) -> bytes:
         """The rest of an earlier replica's last write, to be sent first: `unsent` has what follows.
 
-        Raises:
-            JournalError: the connection's bytes are not those of the journal.
+        Raises JournalError if the connection's bytes are not those of the journal.
         """
         before, size, _, body_size, crc = self._last_write()
         sent = accepted_bytes(connection) - self._get(_BASE) - before
@@ -201,14 +198,9 @@ class StreamJournal(TokenLog):
         self._size = self._crc = 0
 
     def unsent(self, body: bytes, is_last: bool) -> bytes:
-        """The part of the body that no earlier replica has written.
+        """The part of the next part of the body that no earlier replica has written; both bodies begin alike.
 
-        Args:
-            body: the next part of the body, which begins like that of the earlier replica.
-            is_last: whether it ends the body.
-
-        Raises:
-            JournalError: what the client has begins otherwise.
+        Raises JournalError if what the client has begins otherwise.
         """
         if self._size >= self._skip:
             return body
@@ -259,11 +251,7 @@ class JournalFile:
 
     @classmethod
     def create(cls, token_bytes: bytes = b"") -> JournalFile:
-        """Create a journal.
-
-        Args:
-            token_bytes: tokens of another journal that the new journal begins with.
-        """
+        """Create a journal, which may begin with tokens of another journal."""
         file = os.memfd_create("rayllm-journal")
         # Pages that are never written take no memory.
         os.ftruncate(file, _TOKENS + max(mmap.PAGESIZE, len(token_bytes)))
@@ -293,7 +281,6 @@ class JournalFile:
         return bool(self._get(_WRITES))
 
     def close(self) -> None:
-        """Release the memory here."""
         os.close(self.file)
 
     def _get(self, field: int) -> int:

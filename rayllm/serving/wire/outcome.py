@@ -62,9 +62,7 @@ def check_turned_away(reply_headers: Container[str]) -> None:
 def check_refusal(model_id: str, status: int, content_type: str, body: bytes) -> None:
     """Accept an error of a replica that the client gets unchanged.
 
-    Raises:
-        UnavailableError: the replica cannot answer now.
-        EngineError: the body is no error object.
+    Raises UnavailableError if the replica cannot answer now, and EngineError if the body is no error object.
     """
     if status == 503:
         raise _unavailable(model_id, body)

@@ -96,8 +96,7 @@ class RequestRecord:
     def came_back(self, was_full: bool = False) -> None:
         """Note that the replica did not answer, and the router looks for another.
 
-        Args:
-            was_full: whether the replica had no free slot, so that the request only waited there.
+        `was_full` if the replica had no free slot, so that the request only waited there.
         """
         if self.sent_at is not None:
             if not was_full:
@@ -105,7 +104,6 @@ class RequestRecord:
             self.sent_at = None
 
     def began(self) -> None:
-        """Note the first bytes of the reply."""
         if self.first_byte_at is None:
             self.first_byte_at = time.perf_counter()
 

@@ -21,11 +21,7 @@ class Replica(Address, Protocol):
 
 @dataclass(frozen=True)
 class Wire:
-    """The road to all replicas.
-
-    Args:
-        transport: connections to replicas by HTTP.
-    """
+    """The road to all replicas, with connections to replicas by HTTP."""
 
     transport: HttpTransport
 

@@ -92,14 +92,11 @@ class Cache:
         progress: Progress,
         options: DownloadOptions,
     ) -> tuple[Entry, Snapshot]:
-        """Acquire the entry of a store's current content, downloading what the cache lacks.
+        """Acquire the entry of a store's current content, downloading what the cache lacks. Raises SourceError.
 
         Args:
             list_snapshot: lists the store and selects files; called again if a file changed meanwhile.
             selection: name of what was selected, for `acquire_latest`; must be valid in a file name.
-
-        Raises:
-            SourceError: the content cannot be fetched; the message says why.
         """
         for _ in range(_MAX_CHANGES):
             snapshot = list_snapshot()

@@ -42,12 +42,10 @@ class AdapterRegistryActor(DetachedActor):
         self._registered: dict[str, dict[str, RegisteredAdapter]] = {}
 
     def put(self, app: str, entries: dict[str, RegisteredAdapter]) -> None:
-        """Add entries."""
         self.check_open()
         self._registered.setdefault(app, {}).update(entries)
 
     def drop(self, app: str, name: str) -> None:
-        """Remove an entry."""
         self.check_open()
         self._registered.get(app, {}).pop(name, None)
 

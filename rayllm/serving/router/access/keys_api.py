@@ -49,7 +49,6 @@ async def list_keys(keyring: Callable[[], Keyring], admin_keys: AdminKeys, reque
 
 
 def _start(keys: Sequence[Key], after: str | None) -> int:
-    """The index of the first key to list."""
     if after is None:
         return 0
     found = next((index for index, key in enumerate(keys) if key.name == after), None)

@@ -42,7 +42,6 @@ class TokenIssuer:
         self._refreshing: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Fetch the keys every five minutes."""
         self._refreshing = asyncio.create_task(self._refresh())
 
     def stop(self) -> None:

@@ -41,8 +41,7 @@ class RequestHooks:
     async def configure(self, config: RouterConfig) -> None:
         """Use the hooks of a configuration from now on. Unchanged hooks keep their process.
 
-        Raises:
-            ConfigError: a function cannot be imported; the former hooks stay.
+        Raises ConfigError if a function cannot be imported; the former hooks stay.
         """
         former = self._process
         if former and (former.hooks, former.max_bytes) == (config.hooks, config.max_body_bytes):
@@ -125,7 +124,6 @@ def _those(when: str, process: HookProcess) -> Iterator[tuple[int, str]]:
 
 
 async def _asked(process: HookProcess, index: int, client: ClientRequest, payload: Payload, read: ReadBody) -> Payload:
-    """The request as changed by a hook."""
     request = {
         "id": client.record.request_id,
         "path": client.path,

@@ -26,9 +26,7 @@ class AdminKeys:
     def check(self, request: Request) -> None:
         """Check that an administrator sends the request.
 
-        Raises:
-            PermissionDeniedError: there are no keys, or its key is another's.
-            AuthenticationError: its key is none of them.
+        Raises PermissionDeniedError if there are no keys, or the key is another's, else AuthenticationError.
         """
         caller = caller_of(request.scope)
         if caller.is_admin or self.has(request.headers):

@@ -40,21 +40,17 @@ class Lingering(asyncio.Protocol):
         Lingering.count += 1
 
     def data_received(self, data: bytes) -> None:
-        """Discard data, up to the bound."""
         self._bytes += len(data)
         if self._bytes > _MAX_BYTES:
             self._transport.abort()
 
     def pause_writing(self) -> None:
-        """Pass on that the transport's buffer is full."""
         self._replaced.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass on that the transport's buffer has drained."""
         self._replaced.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass on that the connection has ended."""
         Lingering.count -= 1
         self._timer.cancel()
         self._replaced.connection_lost(exc)

@@ -50,7 +50,6 @@ class LimitedProtocol(BoundedHeads):
         return self._is_in_body or self._is_in_head or bool(self.pipeline)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel all timers."""
         self._end_body()
         self._stop_send_timer()
         super().connection_lost(exc)
@@ -74,12 +73,10 @@ class LimitedProtocol(BoundedHeads):
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
-        """Count a part of the body."""
         self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Cancel the upload's timer."""
         self._end_body()
         super().on_message_complete()
 
@@ -95,18 +92,15 @@ class LimitedProtocol(BoundedHeads):
             self.timeout_keep_alive_task = self.loop.call_later(_LAST_REQUEST_S, self.timeout_keep_alive_handler)
 
     def pause_writing(self) -> None:
-        """Start the timer for a client that does not read."""
         super().pause_writing()
         if self._send_timer is None:
             self._send_timer = self.loop.call_later(self._limits().send_timeout_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Cancel the timer."""
         self._stop_send_timer()
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection."""
         if self.transport.get_write_buffer_size():
             # The client has not read its last reply either.
             self.transport.abort()

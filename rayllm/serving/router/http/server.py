@@ -57,11 +57,7 @@ class HttpServer:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start to listen.
-
-        Raises:
-            OSError: the address is not available.
-        """
+        """Start to listen. Raises OSError if the address is not available."""
         self._serving = asyncio.create_task(self._server.serve(sockets=[]))
         while not self._server.started:
             if self._serving.done():
@@ -167,8 +163,7 @@ async def open_http_server(
 ) -> HttpServer | None:
     """Start the application's server if the configuration, or Ray Serve, names an address.
 
-    Raises:
-        ClusterError: the address is not available, or belongs to another application.
+    Raises ClusterError if the address is not available, or belongs to another application.
     """
     controller = serve_controller()
     details = await asyncio.to_thread(controller.get_serve_details)

@@ -49,11 +49,7 @@ class BodyWithDeadline:
             self._finish()
 
     async def __call__(self) -> Message:
-        """The next message.
-
-        Raises:
-            RequestTimeoutError: the body arrives too slowly.
-        """
+        """The next message. Raises RequestTimeoutError if the body arrives too slowly."""
         if self._is_complete:
             return await self._receive()
         message = await self._receive_in_time()

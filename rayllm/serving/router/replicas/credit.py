@@ -37,14 +37,11 @@ class Credit:
         return self._left is not None
 
     def free_slots(self, priority: Priority) -> int:
-        """Requests of a class that the replica would accept: in free slots, and in those of requests of lower classes,
-        which the replica preempts.
-        """
+        """Requests of a class that the replica accepts: in free slots, or in those of lower classes, by preemption."""
         free = self.capacity - sum(count for other, count in self._requests.items() if other <= priority)
         return free if self._left is None or priority < self._refused_class else min(free, self._left)
 
     def on_sent(self, priority: Priority) -> None:
-        """Count a request that is being sent."""
         self._requests[priority] += 1
         if self._left and priority >= self._refused_class:
             self._left -= 1

@@ -23,13 +23,11 @@ class ReplyHistory:
         self._counted_at = clock()
 
     def add(self, failed: bool) -> None:
-        """Count one reply."""
         self._age()
         self._replies += 1
         self._failures += failed
 
     def clear(self) -> None:
-        """Forget all replies."""
         self._replies = self._failures = 0.0
 
     def counts(self) -> tuple[float, float]:

@@ -31,11 +31,7 @@ class Quarantine:
         return len(self._ends)
 
     def check(self, path: str, raw: bytes) -> None:
-        """Refuse a request that is in quarantine.
-
-        Raises:
-            QuarantineError: it is.
-        """
+        """Refuse a request that is in quarantine, with a QuarantineError."""
         # Hardly ever is there any, so bodies are hardly ever hashed.
         if len(self) and _digest(path, raw) in self._ends:
             raise QuarantineError(MESSAGE)

@@ -73,7 +73,6 @@ class Replica:
         self.update(update)
 
     def update(self, update: ReplicaUpdate) -> None:
-        """Apply Ray Serve's latest report."""
         candidate, stats = self.candidate, update.stats
         candidate.capacity = self.credit.capacity = update.capacity
         candidate.others = max(0, stats.get("work", 0) - candidate.work)

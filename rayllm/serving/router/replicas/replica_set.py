@@ -67,7 +67,6 @@ class ReplicaSet:
         self._queue_timeout_s = queue_timeout_s
 
     def update(self, updates: list[ReplicaUpdate]) -> None:
-        """Replace the list of replicas."""
         before, self.replicas = self.replicas, {}
         for update in updates:
             if "address" not in update.metadata:
@@ -92,15 +91,13 @@ class ReplicaSet:
     def search(
         self, request: RoutingRequest, priority: Priority = Priority.STANDARD, tenant: str = ""
     ) -> ReplicaSearch:
-        """Start the search for a replica."""
         deadline = asyncio.get_running_loop().time() + self._queue_timeout_s
         return ReplicaSearch(request, deadline, priority, tenant)
 
     async def attempt(self, search: ReplicaSearch, send: SendToReplica) -> tuple[Replica, Outcome]:
         """Send the request to a replica with a free slot, and count the request as in progress there until the end.
 
-        Raises:
-            UnavailableError: no replica has a free slot in time, or the queue is full.
+        Raises UnavailableError if no replica has a free slot in time, or the queue is full.
         """
         # A new request does not overtake queued ones.
         replica = None if self._waiting else self._choose(search)
@@ -222,11 +219,7 @@ class ReplicaSet:
         return future.result() if future.done() and not future.cancelled() and future.exception() is None else None
 
     def _check_queue(self, search: ReplicaSearch) -> None:
-        """Refuse a new request that would not be served in time, or has no place in the queue.
-
-        Raises:
-            UnavailableError: it is refused.
-        """
+        """Refuse, with an UnavailableError, a new request that would come too late, or has no place in the queue."""
         if not self._queue.is_available:
             raise self._unavailable()
         patience_s = _PATIENCE * (search.deadline - asyncio.get_running_loop().time())

@@ -31,12 +31,10 @@ class ServeQueue:
         return bool(self._router._deployment_available)
 
     def enter(self) -> None:
-        """Count one more."""
         # On the event loop of Serve's router, like all other changes.
         self._loop.call_soon_threadsafe(self._add_one)
 
     def leave(self) -> None:
-        """Count one less."""
         self._loop.call_soon_threadsafe(self._metrics.dec_num_queued_requests)
 
     def _add_one(self) -> None:

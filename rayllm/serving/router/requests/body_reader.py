@@ -38,19 +38,12 @@ class BodyReader:
     async def read(self, raw: bytes, path: str = CHAT, tenant: str = "") -> Summary:
         """Parse a body, which a tenant has sent to a path.
 
-        Raises:
-            RequestError: not a valid JSON object, or without a model.
-            UnavailableError: too many large bodies are waiting.
+        Raises RequestError as `summarize`, and UnavailableError if too many large bodies are waiting.
         """
         return await self._result(tenant, summarize, raw, path)
 
     async def texts(self, raw: bytes, tenant: str = "") -> list[str]:
-        """The texts in a tenant's body that `read` has accepted; see `request_texts`.
-
-        Raises:
-            RequestError: it has token ids in place of a text.
-            UnavailableError: too many large bodies are waiting.
-        """
+        """The texts in a tenant's body that `read` has accepted; raises as `request_texts` and `read`."""
         return await self._result(tenant, texts_of, raw)
 
     async def _result(self, tenant: str, parse: Callable[..., T], raw: bytes, *arguments: str) -> T:

@@ -25,11 +25,7 @@ class Summary:
 
 
 def summarize(raw: bytes, path: str = CHAT) -> Summary:
-    """Parse a JSON body, which was sent to a path.
-
-    Raises:
-        RequestError: not a valid JSON object, or without a model.
-    """
+    """Parse a JSON body, which was sent to a path. Raises RequestError for no JSON object, or one without a model."""
     body = parse_body(raw)
     model, demand = checked_model(body.get("model")), demand_of(path, body)
     routing = routing_request(body, demand.prompt_bytes, demand.answer_limit)
@@ -37,12 +33,7 @@ def summarize(raw: bytes, path: str = CHAT) -> Summary:
 
 
 def checked_model(model: Any) -> str:
-    """Validate the name of the requested model.
-
-    Raises:
-        RequestError: the name is missing or not a string.
-        ModelNotFoundError: no model has so long a name.
-    """
+    """Validate the requested model's name. Raises RequestError, or ModelNotFoundError for a name that is too long."""
     if model is None:
         raise RequestError("The field `model` is required.", "model")
     if not isinstance(model, str) or not model:

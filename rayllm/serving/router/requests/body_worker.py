@@ -18,7 +18,6 @@ _MEMORY_BYTES = 2 << 30
 
 
 def main() -> None:
-    """Read, answer and exit."""
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

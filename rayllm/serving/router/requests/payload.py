@@ -60,7 +60,6 @@ class JsonPayload(Payload):
 
     @classmethod
     def from_raw(cls, raw: bytes, content_type: str, summary: Summary) -> Self:
-        """A payload from a body and its summary."""
         found = summary.model, summary.wants_stream, summary.routing, summary.demand, summary.tools
         return cls(raw, content_type, *found)
 
@@ -74,8 +73,7 @@ class JsonPayload(Payload):
     def without_hosted_tools(self, has_tool_server: bool) -> tuple[Self, list[HostedTool]]:
         """The request without the hosted tools that are not run, and the types of these tools.
 
-        Raises:
-            RequestError: its `tool_choice` calls one of them.
+        Raises RequestError if `tool_choice` calls one of them.
         """
         if self.tools is None or not (ignored := self.tools.ignored(has_tool_server)):
             return self, []
@@ -98,11 +96,7 @@ class FormPayload(Payload):
 
     @classmethod
     async def parse(cls, raw: bytes, request: Request) -> Self:
-        """Parse a multipart body.
-
-        Raises:
-            RequestError: not a multipart form, or without a model.
-        """
+        """Parse a multipart body. Raises RequestError for no multipart form, or one without a model."""
         content_type = request.headers.get("content-type", "")
         async with _form(raw, request.scope) as form:
             items = form.multi_items()

@@ -57,8 +57,7 @@ whose content is left out."""
 def request_texts(body: dict[str, Any]) -> list[str]:
     """The texts of a request to generate, in order: all that a template may show, names of properties included.
 
-    Raises:
-        RequestError: its prompt has token ids or vectors, which a guard cannot read.
+    Raises RequestError for token ids or vectors in the prompt, which a guard cannot read.
     """
     prompt = body.get("prompt")
     if isinstance(prompt, list) and any(not isinstance(each, str) for each in prompt):
@@ -72,7 +71,6 @@ def request_texts(body: dict[str, Any]) -> list[str]:
 
 
 def texts_of(raw: bytes) -> list[str]:
-    """The texts of a request to generate, from its body."""
     return request_texts(parse_body(raw))
 
 
@@ -92,11 +90,7 @@ def delta_texts(delta: Any) -> Iterator[str]:
 
 
 def prompt_leaves(body: Mapping[str, Any], turns: Iterable[str] = _TURNS) -> list[Leaf]:
-    """All of a request that a model may read.
-
-    Args:
-        turns: fields whose objects may have images or sound in their `content`.
-    """
+    """All of a request that a model may read; objects in the fields `turns` may have images or sound as `content`."""
     found: list[Leaf] = []
     for name, value in sorted(body.items(), key=lambda field: field[0] in _LAST):
         if name not in UNREAD:

@@ -59,8 +59,7 @@ class Tools:
     def fields_without_ignored(self, has_tool_server: bool) -> str:
         """The fields of the request that change, as JSON without brackets.
 
-        Raises:
-            RequestError: `tool_choice` calls a tool that is left out, or one of none.
+        Raises RequestError if `tool_choice` calls a tool that is left out, or one of none.
         """
         check_called(self.called, has_tool_server)
         tools = ", ".join(filter(None, (self.others, self.on_server if has_tool_server else "")))
@@ -73,6 +72,5 @@ class Tools:
 
 
 def types_for_header(tools: Sequence[HostedTool]) -> str:
-    """The types of some tools, for a header."""
     types = list(dict.fromkeys(_NOT_IN_HEADERS.sub("_", tool.type[:_LONGEST_TYPE]) for tool in tools))
     return ", ".join(types[:_MAX_NAMED] + ["..."] * (len(types) > _MAX_NAMED))

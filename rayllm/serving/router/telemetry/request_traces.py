@@ -48,11 +48,7 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     def begin(self, record: RequestRecord, headers: Mapping[str, str]) -> None:
-        """Begin the trace, or continue the client's.
-
-        Args:
-            headers: the client's; without a valid `traceparent`, a new trace begins.
-        """
+        """Begin the trace, or continue the client's if the client's `headers` have a valid `traceparent`."""
         parent = self._propagator.extract(headers)
         record.span = self._tracer.start_span(record.endpoint, parent, kind=SpanKind.SERVER)
         self._propagator.inject(record.trace_headers, set_span_in_context(record.span))
@@ -115,7 +111,6 @@ class Tracing:
             processor.on_end(finished)
 
     def close(self) -> None:
-        """Export the last spans."""
         self._provider.shutdown()
 
 

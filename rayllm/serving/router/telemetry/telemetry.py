@@ -36,8 +36,6 @@ class RequestLog:
 
 
 class Telemetry:
-    """Counts, keeps, logs and traces requests."""
-
     def __init__(self, metrics: RouterMetrics, recent: RecentRequests, tracing: Tracing | None = None) -> None:
         self.metrics = metrics
         self.recent = recent

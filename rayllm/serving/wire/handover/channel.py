@@ -97,8 +97,7 @@ class Channel:
     def send(self, message: Message) -> None:
         """Send a message. Its files are duplicated; the caller still owns and closes its own.
 
-        Raises:
-            ConnectionError: the channel is closed.
+        Raises ConnectionError if the channel is closed.
         """
         if not self.is_open:
             raise ConnectionError("the channel is closed")
@@ -116,18 +115,14 @@ class Channel:
             self._write()
 
     def send_if_open(self, message: Message) -> None:
-        """Send a message if the channel is open."""
         if self.is_open:
             self.send(message)
 
     async def flush(self) -> None:
-        """Wait until the kernel has all messages, which then arrive even if this process dies, or the channel is
-        closed.
-        """
+        """Wait until the kernel has all messages, even if this process dies then, or the channel is closed."""
         await self._all_sent.wait()
 
     def close(self) -> None:
-        """Close the channel."""
         if not self.is_open:
             return
         self.is_open = False

@@ -38,13 +38,7 @@ class ClientConnection:
         self._writable: asyncio.Future[None] | None = None
 
     def head(self, status: int, headers: list[tuple[bytes, bytes]], size: int | None) -> bytes:
-        """The status line and the headers.
-
-        Args:
-            status: the status.
-            headers: names and values.
-            size: of the body; None for one that is sent in chunks.
-        """
+        """The status line and the headers; `size` is that of the body, None for one that is sent in chunks."""
         parts = [_LINES[status], *(b"%b: %b\r\n" % header for header in headers)]
         if not self._keeps_alive:
             parts.append(b"connection: close\r\n")
@@ -54,8 +48,7 @@ class ClientConnection:
     async def start(self, head: bytes, body: bytes, is_all: bool) -> None:
         """Send the head, and the first or only part of the body.
 
-        Raises:
-            ConnectionError: the client disconnected or does not read, or `close` was called.
+        Raises ConnectionError if the client disconnected or does not read, or `close` was called.
         """
         first, rest = body[:LARGEST_WRITE], body[LARGEST_WRITE:]
         if is_all or not self._journal:
@@ -67,11 +60,7 @@ class ClientConnection:
             await self.write(rest, is_last=False)
 
     async def write(self, body: bytes, is_last: bool) -> None:
-        """Send more of the body.
-
-        Raises:
-            ConnectionError: as `start`.
-        """
+        """Send more of the body. Raises as `start`."""
         while self._journal and len(body) > LARGEST_WRITE:
             part, body = body[:LARGEST_WRITE], body[LARGEST_WRITE:]
             await self._write(http_chunk(part), part, is_last=False)
@@ -81,9 +70,7 @@ class ClientConnection:
     async def resume(self) -> None:
         """Complete what an earlier replica has written in part.
 
-        Raises:
-            ConnectionError: as `start`.
-            JournalError: the journal does not tell what that is.
+        Raises as `start`, and JournalError if the journal does not tell what that is.
         """
         if self._journal:
             await self._send(self._journal.rest(self._socket))
@@ -91,8 +78,7 @@ class ClientConnection:
     def adopt(self, on_disconnect: Callable[[], None]) -> None:
         """Own the connection after the router has died, and close the connection after this reply.
 
-        Args:
-            on_disconnect: called when the client disconnects.
+        `on_disconnect` is called when the client disconnects.
         """
         if not self._is_closed:
             self._keeps_alive, self._is_adopted = False, True

@@ -59,8 +59,7 @@ def _start(exchange: Exchange, connection: Connection, sender: Sender) -> Handov
 async def _await_end(exchange: Exchange, connection: Connection, sender: Sender, handover: Handover) -> End:
     """How the handover ended. On cancellation, the replica is stopped before another answer goes to the client.
 
-    Raises:
-        ClientDisconnect: cancelled after the replica had begun its reply, so that no other answer is possible.
+    Raises ClientDisconnect if cancelled after the reply had begun, so that no other answer is possible.
     """
     try:
         await handover.started.wait()

@@ -13,11 +13,7 @@ from rayllm.serving.wire.handover.reply import HandedOverRequest
 
 
 class Receiver:
-    """Accepts routers of this node, and answers the requests that routers hand over.
-
-    Args:
-        app: the replica's application.
-    """
+    """Accepts routers of this node, and answers the requests that routers hand over with the replica's application."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -29,7 +25,6 @@ class Receiver:
         self._socket: socket.socket | None = None
 
     def start(self) -> None:
-        """Start to listen."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         self._socket.bind(str(self.path))

@@ -28,13 +28,7 @@ _RETRY_HEADERS = [(b"content-type", b"application/json"), (b"retry-after", b"1")
 
 
 class HandedOverRequest:
-    """A request from its message to the last byte of the reply.
-
-    Args:
-        message: the request.
-        channel: the channel to the router.
-        on_full: called if the replica had no slot for the request.
-    """
+    """A request from its message to the last byte of the reply; `on_full` is called if there was no slot for it."""
 
     def __init__(self, message: Message, channel: Channel, on_full: Callable[[], None]) -> None:
         self._number = message.number
@@ -54,7 +48,6 @@ class HandedOverRequest:
         self.task: asyncio.Task[None]
 
     async def run(self, app: ASGIApp) -> None:
-        """Answer the request with the replica's application."""
         try:
             scope = http_scope(self._head["method"], self._head["path"], self._head["headers"])
             self._stats.add_to(scope)
@@ -77,8 +70,7 @@ class HandedOverRequest:
     def abort(self, cause: Interruption | None = None) -> None:
         """Stop writing, and tell the router at once, however long the application takes to notice.
 
-        Args:
-            cause: why another replica should continue the reply; None if no replica should.
+        `cause` is why another replica should continue the reply; None if no replica should.
         """
         self.disconnected.set()
         if self._journal and cause is Interruption.MOVED:
@@ -153,11 +145,9 @@ class HandedOverRequest:
             self._end(Kind.DONE)
 
     async def _announce(self, size: int = 0) -> None:
-        """Tell the router that the reply begins. It must know before the client gets a byte: if nothing was sent, it
-        asks another replica.
+        """Tell the router that the reply begins, with the size of a reply that is sent in one piece, with its head.
 
-        Args:
-            size: of a reply that is sent in one piece, with its head.
+        The router must know before the client gets a byte: if nothing was sent, it asks another replica.
         """
         self._has_begun = True
         self._tell(Kind.STARTED, {"size": size} if size else None)

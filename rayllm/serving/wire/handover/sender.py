@@ -110,7 +110,6 @@ class Sender:
         Args:
             connection: the client's; the replica gets a duplicate.
             head: `method`, `path`, `headers`, `reply_headers`, `keeps_alive` and `send_timeout_s`.
-            body: the request's body.
             journal: descriptor of the journal of the reply, which `journal` in the head describes; None to keep none.
 
         Raises:

@@ -33,12 +33,7 @@ _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class LocalListener:
-    """A listening socket that ends with this process.
-
-    Args:
-        host: address to listen on.
-        port: port to listen on; 0 for any free one.
-    """
+    """A listening socket that ends with this process; port 0 is any free one."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
@@ -52,19 +47,11 @@ class LocalListener:
         return int(self._listening.getsockname()[1])
 
     async def start(self, accepted: Accepted) -> None:
-        """Listen, and pass each connection to `accepted`.
-
-        Raises:
-            OSError: the address is not available.
-        """
+        """Listen, and pass each connection to `accepted`. Raises OSError if the address is not available."""
         self._accept_from(listen(*self._address), accepted)
 
     async def stop(self, is_deleted: bool = True) -> None:
-        """Accept no more connections.
-
-        Args:
-            is_deleted: whether no other router will accept those that wait.
-        """
+        """Accept no more connections; `is_deleted` if no other router will accept those that wait."""
         if self._listening:
             asyncio.get_running_loop().remove_reader(self._listening)
             self._listening.close()
@@ -102,8 +89,6 @@ class KeptListener(LocalListener):
     If that process ends, this process continues with the socket, and starts another.
 
     Args:
-        host: address to listen on.
-        port: port to listen on.
         raylet: process id of what starts the routers.
         app: name of their application.
     """
@@ -171,11 +156,7 @@ def is_kept(port: int) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket.
-
-    Raises:
-        OSError: the address is not available.
-    """
+    """A listening socket. Raises OSError if the address is not available."""
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -209,16 +190,11 @@ async def _readable(connection: socket.socket) -> None:
 def _join(
     host: str, port: int, service: tuple[int, str], own: socket.socket | None = None
 ) -> tuple[socket.socket, socket.socket]:
-    """Connect to the keeper of an address, started if there is none.
+    """Connect to the keeper of an address, started if there is none; returns the connection, and the listening socket.
 
     Args:
-        host: the address.
-        port: the port.
         service: what the routers belong to: their raylet, and a name.
         own: the listening socket, if this router has it already.
-
-    Returns:
-        The connection, and the listening socket.
 
     Raises:
         OSError: the address is not available.
@@ -277,8 +253,7 @@ def _receive_socket(keeper: socket.socket, service: str) -> socket.socket:
 def _start(name: str, raylet: int, service: str, listening: socket.socket) -> None:
     """Start a keeper of a socket; returns when the keeper listens.
 
-    Raises:
-        ClusterError: it does not start. Another one may have started meanwhile.
+    Raises ClusterError if it does not start; another one may have started meanwhile.
     """
     with listening:
         arguments = [name, str(listening.fileno()), str(raylet), service]

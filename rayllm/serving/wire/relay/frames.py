@@ -23,7 +23,6 @@ class Frame(IntEnum):
 
 
 def encode(kind: Frame, content: bytes = b"") -> bytes:
-    """One frame."""
     return _HEAD.pack(kind, len(content)) + content
 
 

@@ -88,8 +88,7 @@ class _StreamRelay:
     async def run(self, first: bytes) -> Outcome:
         """Pass the stream on, in windows if a guard checks the reply.
 
-        Raises:
-            NotAnsweredError: the replica broke off, and another one can continue.
+        Raises NotAnsweredError if the replica broke off, and another one can continue.
         """
         try:
             receive = self._receive_frames if self.reply.is_framed else self._send

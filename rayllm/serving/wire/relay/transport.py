@@ -101,7 +101,6 @@ class HttpTransport:
                 response.close()
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._session is not None:
             await self._session.close()
 
