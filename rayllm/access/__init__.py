@@ -1,7 +1,4 @@
-"""API keys: who may call the service, what a key may use, and what it has used.
-
-Process: any.
-"""
+"""API keys: who may call the service, what a key may use, and what it has used. Process: any."""
 
 from rayllm.access.caller import ANYONE, Caller, caller_of
 from rayllm.access.key import NO_KEYS, Key, Keyring, new_key

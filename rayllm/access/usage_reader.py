@@ -83,14 +83,14 @@ class UsageReader:
 
     def _read(self, day: str) -> Iterator[int]:
         """Read the new entries of a day; yields the bytes of each slice."""
-        entries = [entry for entry in self._folder.entries(day) if entry.name.endswith(".jsonl")]
+        infos = [info for info in self._folder.entries(day) if info.base_name.endswith(".jsonl")]
         if day not in self._days:
             self._days[day] = self._saved(day)
         files = self._days[day]
-        for entry in entries:
-            sums = files.setdefault(entry.name, _FileSums())
-            if entry.size > sums.size:
-                for size in self._read_file(f"{day}/{entry.name}", sums):
+        for info in infos:
+            sums = files.setdefault(info.base_name, _FileSums())
+            if info.size > sums.size:
+                for size in self._read_file(f"{day}/{info.base_name}", sums):
                     self._unsaved.add(day)
                     yield size
         if day in self._unsaved and day < today():

@@ -57,7 +57,7 @@ class UsageUpload:
     def _upload(self, path: Path) -> None:
         day = path.parent.name
         if day not in self._sizes:
-            self._sizes[day] = {entry.name: entry.size for entry in self._bucket.entries(day)}
+            self._sizes[day] = {info.base_name: info.size for info in self._bucket.entries(day)}
         sizes = self._sizes[day]
         with path.open("rb") as file:
             while segment := _segment(file.fileno(), start := self._starts.get(path, 0)):

@@ -9,7 +9,6 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -42,15 +41,6 @@ def open_folder(uri: str) -> tuple[FileSystem, str]:
     except SourceError as error:
         raise StorageError(error.message) from None
     return filesystem, source.bucket_uri.partition("://")[2].strip("/")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A file in a folder: name, size in bytes, and modification time in seconds since the epoch."""
-
-    name: str
-    size: int
-    written_at: float
 
 
 class Folder:
@@ -101,16 +91,15 @@ class Folder:
     def names(self, path: str) -> list[str]:
         """Sorted names of the files in the folder `path`; empty for a missing folder."""
         # Names with a leading dot are files being written.
-        return sorted(entry.name for entry in self.entries(path) if not entry.name.startswith("."))
+        return sorted(info.base_name for info in self.entries(path) if not info.base_name.startswith("."))
 
     def folders(self, path: str = "") -> list[str]:
         """Sorted names of the folders in the folder `path`; empty for a missing folder."""
         return sorted(info.base_name for info in self._listed(path) if not info.is_file)
 
-    def entries(self, path: str) -> list[Entry]:
+    def entries(self, path: str) -> list[FileInfo]:
         """Files in the folder `path`, including files being written; empty for a missing folder."""
-        infos = (info for info in self._listed(path) if info.is_file)
-        return [Entry(info.base_name, info.size, info.mtime_ns / 1e9) for info in infos]
+        return [info for info in self._listed(path) if info.is_file]
 
     def _listed(self, path: str) -> list[FileInfo]:
         from pyarrow.fs import FileSelector

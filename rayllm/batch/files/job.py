@@ -113,11 +113,7 @@ class Job:
         stop(self._processor.execution_id)
 
     def finish(self, unfinished: Fault | None = None) -> Counts:
-        """Write the output and error files, in the order of the requests.
-
-        Args:
-            unfinished: error for requests without a result; None leaves them out.
-        """
+        """Write the output and error files, as `write_results`; returns the counts."""
         counts = write_results(self._folder, self._requests(), unfinished)
         counts.total = self.counts.total
         return counts

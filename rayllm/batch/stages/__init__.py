@@ -1,4 +1,1 @@
-"""Stages of processors, one module for each kind.
-
-Process: Ray Data worker.
-"""
+"""Stages of processors, one module for each kind. Process: Ray Data worker."""

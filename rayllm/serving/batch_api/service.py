@@ -1,5 +1,7 @@
 """The Files and Batches APIs of one router: its routes and its scheduler."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import time
@@ -26,48 +28,33 @@ _PERIOD_S = 10.0
 _SWEEP_S = 3600.0
 
 
-class BatchService:
+def batch_service(
+    config: BatchesConfig | None,
+    start_runner: Callable[[str], None],
+    hosts: Sequence[str] = ("127.0.0.1",),
+    has_keys: bool = False,
+) -> tuple[list[Route], BatchScheduler | None]:
     """The routes, and the scheduler of batches.
 
     Args:
-        config: storage and limits; with None, the endpoints answer 404.
+        config: storage and limits; with None, the endpoints answer 404, and there is no scheduler.
         start_runner: starts the runner of a batch, unless it has one; blocks.
         hosts: hosts that the service listens on. Existing batches are executed whatever the hosts are.
         has_keys: whether callers need keys, which separate their files.
     """
-
-    def __init__(
-        self,
-        config: BatchesConfig | None,
-        start_runner: Callable[[str], None],
-        hosts: Sequence[str] = ("127.0.0.1",),
-        has_keys: bool = False,
-    ) -> None:
-        self._scheduler: BatchScheduler | None = None
-        if config is None:
-            message = "This service keeps no files and batches: set `router.batches.storage`."
-            self.routes = _refusing_routes(RouteNotFoundError, message)
-            return
-        stores = open_stores(config.storage)
-        self._scheduler = BatchScheduler(stores, config.max_running, start_runner)
-        public = [host for host in hosts if not is_loopback(host)]
-        if public and not (config.allow_remote or has_keys):
-            message = (
-                f"This service listens on {public[0]}, where others could read and delete every file: it takes files "
-                "and batches there only with `router.keys`, or with `router.batches.allow_remote: true`."
-            )
-            self.routes = _refusing_routes(PermissionDeniedError, message)
-        else:
-            self.routes = _routes(stores, config, self._scheduler.wake)
-
-    def start(self) -> None:
-        if self._scheduler:
-            self._scheduler.start()
-
-    def stop(self) -> None:
-        """Stop the scheduler. Batches in progress continue."""
-        if self._scheduler:
-            self._scheduler.stop()
+    if config is None:
+        message = "This service keeps no files and batches: set `router.batches.storage`."
+        return _refusing_routes(RouteNotFoundError, message), None
+    stores = open_stores(config.storage)
+    scheduler = BatchScheduler(stores, config.max_running, start_runner)
+    public = [host for host in hosts if not is_loopback(host)]
+    if public and not (config.allow_remote or has_keys):
+        message = (
+            f"This service listens on {public[0]}, where others could read and delete every file: it takes files "
+            "and batches there only with `router.keys`, or with `router.batches.allow_remote: true`."
+        )
+        return _refusing_routes(PermissionDeniedError, message), scheduler
+    return _routes(stores, config, scheduler.wake), scheduler
 
 
 def _routes(stores: Stores, config: BatchesConfig, wake: Callable[[], None]) -> list[Route]:
@@ -114,7 +101,7 @@ class BatchScheduler:
         self._loop_task = in_background(self._loop())
 
     def stop(self) -> None:
-        """Stop scheduling. Runners continue."""
+        """Stop scheduling. Runners, and so batches in progress, continue."""
         if self._loop_task is not None:
             self._loop_task.cancel()
 

@@ -1,4 +1,1 @@
-"""The model's process: an engine, with the middleware and life cycle around it.
-
-Process: replica.
-"""
+"""The model's process: an engine, with the middleware and life cycle around it."""

@@ -17,11 +17,9 @@ from rayllm.serving.wire.handover.receiver import Receiver
 
 
 class DrainGate:
-    """ASGI middleware that turns requests away while the replica drains or its engine is dead, so that routers ask
-    others.
+    """ASGI middleware that turns requests away while the replica drains or its engine is dead; routers ask others.
 
-    Args:
-        engine_has_died: whether the engine is dead; requests that fail because of it are turned away as well.
+    Requests that fail because the engine has died are turned away as well.
     """
 
     def __init__(self, app: ASGIApp, engine_has_died: Callable[[], bool]) -> None:
@@ -58,8 +56,7 @@ async def drain(gate: DrainGate, receiver: Receiver, slots: Slots, timeout_s: fl
 def drain_on_sigterm(start: Callable[[], object]) -> None:
     """Make the first SIGTERM call `start`, and a second SIGTERM end this process.
 
-    Args:
-        start: called in the main thread, between any two Python instructions, so it must return at once.
+    `start` is called in the main thread, between any two Python instructions, so it must return at once.
     """
     is_draining = False
 

@@ -67,10 +67,7 @@ _NO_RESPONSES = {
 class RouterApplication:
     """The endpoints of one configuration; a new configuration gets a new application.
 
-    Args:
-        handles: of the models' deployments, by model id.
-        routes: further routes.
-        open_routes: further routes that need no key.
+    `handles` are of the models' deployments, by model id; the paths of `open_routes` need no key.
     """
 
     def __init__(
@@ -274,8 +271,7 @@ class RouterApplication:
 class CleanPath:
     """ASGI middleware that removes needless slashes from paths. Redirects would name the wrong scheme or host.
 
-    Args:
-        kept: the path of a page, whose relative addresses would lead elsewhere from the path without its slash.
+    The path `kept` keeps its slash: the relative addresses of its page would lead elsewhere without it.
     """
 
     def __init__(self, app: ASGIApp, kept: str) -> None:

@@ -33,7 +33,7 @@ from rayllm.core.logs import log_folder, set_up_logging
 from rayllm.core.priority import Priority
 from rayllm.core.settings import settings
 from rayllm.serving.batch_api.execution.runner import start_runner
-from rayllm.serving.batch_api.service import BatchService
+from rayllm.serving.batch_api.service import BatchScheduler, batch_service
 from rayllm.serving.cluster.background import in_background
 from rayllm.serving.cluster.replica_updates import unsubscribe
 from rayllm.serving.cluster.request_totals import RequestTotals
@@ -78,9 +78,8 @@ _LAST_REPLIES_S = 300.0
 class Router:
     """The ingress deployment.
 
-    Args:
-        models: handles of the models' deployments, which make them part of the application; `reconfigure` says which of
-            them are served.
+    `models` are handles of the models' deployments, which make them part of the application; `reconfigure` says which
+    of them are served.
     """
 
     def __init__(self, *models: DeploymentHandle[Any]) -> None:
@@ -88,7 +87,7 @@ class Router:
         self._name = serve.get_replica_context().app_name
         self._replica_sets: dict[str, ReplicaSet] = {}
         self._http_server: HttpServer | None = None
-        self._batch_service: BatchService | None = None
+        self._batch_scheduler: BatchScheduler | None = None
         self._by_model: dict[str, ReplicaSet] = {}
         self._replica_id = serve.get_replica_context().replica_id.unique_id
         tracing = tracing_from_environment(os.environ, self._replica_id)
@@ -116,9 +115,8 @@ class Router:
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Apply a configuration: called by Ray Serve at start and on every change. Requests in progress are unaffected.
 
-        Args:
-            user_config: the service's `config`, `names` of the models' deployments, `admin_digests` of the keys
-                with their `admin_salt`.
+        `user_config` has the service's `config`, `names` of the models' deployments, and `admin_digests` of the keys
+        with their `admin_salt`.
         """
         config, names = AppConfig.model_validate(user_config["config"]), user_config["names"]
         handles = {model_id: await self._handle(name) for model_id, name in names.items()}
@@ -126,8 +124,8 @@ class Router:
             model_id: self._replica_set(model_id, names[model_id], handles[model_id], config) for model_id in names
         }
         self._by_model = replica_sets
-        if self._batch_service:
-            self._batch_service.stop()
+        if self._batch_scheduler:
+            self._batch_scheduler.stop()
         services = self._services
         await services.credentials.configure(config.router)
         # Reach the actors that the first requests need, so that these need not wait for them.
@@ -138,7 +136,7 @@ class Router:
         await services.hooks.configure(config.router)
         self._open_ledger(config.router)
         hosts = await listening_hosts(config.router)
-        self._batch_service = BatchService(
+        batch_routes, self._batch_scheduler = batch_service(
             config.router.batches, partial(start_runner, self._name, config=config), hosts, config.router.needs_keys
         )
         dispatcher = Dispatcher(replica_sets)
@@ -151,13 +149,14 @@ class Router:
             readiness,
             handles,
             admin_keys,
-            [*self._batch_service.routes, *self._administration_routes(admin_keys, config.router.usage is not None)],
+            [*batch_routes, *self._administration_routes(admin_keys, config.router.usage is not None)],
             page_routes() if serves_page(config.router, hosts) else (),
         ).app
         self._log_requests(config.router.log_requests)
         if self._exporting is None:
             self._exporting = asyncio.create_task(self._export_load())
-        self._batch_service.start()
+        if self._batch_scheduler:
+            self._batch_scheduler.start()
         for deployment in self._replica_sets.keys() - set(names.values()):
             unsubscribe(self._name, deployment)
             # Replicas with requests in progress are closed when these end.
@@ -301,8 +300,8 @@ class Router:
             exporting.cancel()
         if uploading := getattr(self, "_uploading", None):
             uploading.cancel()
-        if batch_service := getattr(self, "_batch_service", None):
-            batch_service.stop()
+        if batch_scheduler := getattr(self, "_batch_scheduler", None):
+            batch_scheduler.stop()
         if (services := getattr(self, "_services", None)) is None:
             return
         await services.credentials.stop()

@@ -63,12 +63,7 @@ _FORWARDED = ("accept", "traceparent", "tracestate", "x-request-id", headers.SES
 
 @dataclass(eq=False)
 class Forwarder:
-    """ASGI application that forwards requests to models, and their replies back.
-
-    Args:
-        lookup: says which adapters exist.
-        guards: models that are asked whether requests and replies are safe.
-    """
+    """ASGI application that forwards requests to models, and their replies back."""
 
     config: RouterConfig
     models: ModelRegistry

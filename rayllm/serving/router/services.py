@@ -13,17 +13,7 @@ from rayllm.serving.wire.wire import Wire
 
 @dataclass(frozen=True)
 class RouterServices:
-    """What a router's process keeps while its configuration changes.
-
-    Args:
-        wire: the road to replicas.
-        adapter_registry: adapters that administrators have registered.
-        telemetry: metrics, logs and traces of requests.
-        limiter: limits of keys.
-        credentials: keys and tokens.
-        quarantine: requests that replicas have died of.
-        hooks: policy hooks.
-    """
+    """What a router's process keeps while its configuration changes."""
 
     wire: Wire
     adapter_registry: AdapterRegistry

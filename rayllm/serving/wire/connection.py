@@ -83,11 +83,8 @@ class Connection:
         """End a reply that a replica has sent in part: a stream with `event`, any other with b"".
 
         A client that received the end of the stream may send its next request. A client that did not, because the
-        replica stopped in the middle of a chunk, would wait forever: an idle connection is closed soon.
-
-        Args:
-            event: the last event.
-            journal: says how the replica's last chunk ends.
+        replica stopped in the middle of a chunk, would wait forever: an idle connection is closed soon. `journal` says
+        how the replica's last chunk ends.
         """
         cycle, self.status = self._cycle, _BEGUN
         cycle.response_started = cycle.response_complete = True

@@ -60,15 +60,10 @@ class ReplicaRequest:
 
 
 class Exchange:
-    """A client's request with its reply.
-
-    Args:
-        request: the request as the router's server has it.
-        path: the endpoint, which decides the format of errors.
-        send: the server's ASGI `send`.
-        record: gets what happens.
+    """A client's request with its reply, which `send` writes; `path` decides the format of errors.
 
     Attributes:
+        record: gets what happens.
         reply_headers: headers of the router, for the client.
         reply_guard: checks the reply, if set.
         deadline: the timeout of the reply's first byte.

@@ -2,8 +2,6 @@
 
 A new provider is a new module with a subclass of `Bucket`, an entry in `_PROVIDERS`, and its URI scheme in
 `rayllm/config/source.py`.
-
-Process: any.
 """
 
 from rayllm.config import BucketSource

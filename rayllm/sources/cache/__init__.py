@@ -1,7 +1,4 @@
-"""The cache of one node, shared by its processes.
-
-Process: any.
-"""
+"""The cache of one node, shared by its processes."""
 
 from rayllm.sources.cache.cache import Cache, node_cache
 from rayllm.sources.cache.entry import Entry

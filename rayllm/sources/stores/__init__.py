@@ -1,7 +1,4 @@
-"""Stores: list and locate the files of a hub repository, a bucket prefix or a local folder.
-
-Process: any.
-"""
+"""Stores: list and locate the files of a hub repository, a bucket prefix or a local folder."""
 
 from rayllm.config import BucketSource, HubSource
 from rayllm.sources.items import Item, Snapshot, Store

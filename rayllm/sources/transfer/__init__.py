@@ -1,7 +1,4 @@
-"""Downloads: ranges over HTTP, resumed after interruptions, verified by checksum.
-
-Process: any.
-"""
+"""Downloads: ranges over HTTP, resumed after interruptions, verified by checksum."""
 
 from rayllm.sources.transfer.options import DownloadOptions, LoggedProgress, Progress
 

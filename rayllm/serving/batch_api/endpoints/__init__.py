@@ -1,4 +1,1 @@
-"""The HTTP endpoints of the Files API and the Batches API.
-
-Process: router.
-"""
+"""The HTTP endpoints of the Files API and the Batches API. Process: router."""

@@ -1,4 +1,1 @@
-"""The execution of a batch: the runner and the lifecycle.
-
-Process: runner, a Ray actor for each batch.
-"""
+"""The execution of a batch: the runner and the lifecycle. Process: runner, a Ray actor for each batch."""

@@ -38,11 +38,7 @@ _EXPIRED = BatchError(
 
 @dataclass(eq=False)
 class BatchLifecycle:
-    """The lifecycle of one batch. Methods block.
-
-    Args:
-        attempt: 1 for the first runner since the batch last made progress.
-    """
+    """The lifecycle of one batch. Methods block. `attempt` is 1 for the first runner since the batch made progress."""
 
     batch: Batch
     batches: BatchStore

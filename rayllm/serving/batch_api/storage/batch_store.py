@@ -92,8 +92,7 @@ class BatchStore:
     def begin(self, batch: Batch) -> int:
         """Count a runner that starts on the batch. Only that runner may call this.
 
-        Returns:
-            Runners started since the batch last made progress, this runner included.
+        Returns the runners started since the batch last made progress, this runner included.
         """
         answered = batch.request_counts.completed + batch.request_counts.failed
         before = self._attempts().get(batch.id, Attempts(0, answered))

@@ -109,7 +109,8 @@ class FileStore:
 
     def sweep(self, used: Callable[[], Collection[str]]) -> None:
         """Delete unfinished uploads, and expired files except those with an id in `used()`."""
-        old = [e.name for e in self._folder.entries("contents") if e.written_at < time.time() - _UPLOAD_S]
+        oldest_ns = (time.time() - _UPLOAD_S) * 1e9
+        old = [info.base_name for info in self._folder.entries("contents") if info.mtime_ns < oldest_ns]
         described = {name.removesuffix(".json") for name in self._folder.names("files")} if old else set()
         for name in set(old) - described:
             self._folder.delete(f"contents/{name}")

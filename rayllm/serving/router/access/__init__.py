@@ -1,4 +1,1 @@
-"""Who may call the router, and how much: keys, tokens and limits.
-
-Process: router.
-"""
+"""Who may call the router, and how much: keys, tokens and limits."""

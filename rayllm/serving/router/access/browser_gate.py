@@ -25,8 +25,7 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 class BrowserGate:
     """Admits requests that name this machine, and changes only from pages of this or an allowed origin.
 
-    Args:
-        refused: called with the error of each refused request.
+    `refused` is called with the error of each refused request.
     """
 
     def __init__(self, app: ASGIApp, config: RouterConfig, refused: Callable[[RayLLMError], None]) -> None:

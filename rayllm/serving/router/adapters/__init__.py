@@ -1,4 +1,1 @@
-"""Adapters as a router sees them: listed, looked up, and registered by administrators.
-
-Process: router.
-"""
+"""Adapters as a router sees them: listed, looked up, and registered by administrators."""

@@ -64,9 +64,7 @@ class AdapterLookup:
     async def check(self, adapter: Adapter) -> None:
         """Return if the adapter exists, or if no replica can tell.
 
-        Raises:
-            ModelNotFoundError: the adapter does not exist.
-            UnavailableError: too many lookups are pending.
+        Raises ModelNotFoundError if the adapter does not exist, and UnavailableError if too many lookups are pending.
         """
         missing = self._missing(adapter)
         if missing is None:

@@ -1,4 +1,1 @@
-"""Guards: models that are asked whether requests and replies are safe, and `/v1/moderations`.
-
-Process: router.
-"""
+"""Guards: models that are asked whether requests and replies are safe, and `/v1/moderations`."""

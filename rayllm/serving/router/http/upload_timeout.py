@@ -30,8 +30,7 @@ def _has_body(scope: Scope) -> bool:
 class BodyWithDeadline:
     """An ASGI `receive` that raises when a request body arrives too slowly.
 
-    Args:
-        arrived: called once the body is complete; its exceptions propagate from `receive`.
+    `arrived` is called once the body is complete; its exceptions propagate from `receive`.
     """
 
     def __init__(self, receive: Receive, scope: Scope, limits: RouterConfig, arrived: Callable[[], None]) -> None:

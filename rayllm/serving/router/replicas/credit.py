@@ -12,14 +12,11 @@ _FULL_S = 1.0
 
 
 class Credit:
-    """Counts a router's requests in one replica.
+    """Counts a router's requests in one replica, with `capacity` slots.
 
     Slots that other routers' requests have taken show by refusals only. From a refusal on, requests of the refused
     class and of lower ones are sent one by one, as slots become free, until a second passes without a refusal.
-
-    Args:
-        capacity: the replica's slots.
-        on_changed: called when another request may be sent.
+    `on_changed` is called when another request may be sent.
     """
 
     def __init__(self, capacity: int, on_changed: Callable[[], None]) -> None:

@@ -127,9 +127,8 @@ class Replica:
     def on_lost(self) -> int:
         """Count a request that was lost with the replica.
 
-        Returns:
-            How many of those in progress had been lost with other replicas before. Losses are reported one after the
-            other: the first report counts all of them.
+        Returns how many of those in progress had been lost with other replicas before. Losses are reported one after
+        the other: the first report counts all of them.
         """
         self._lost_suspects = max(self._lost_suspects, self.suspects)
         return self._lost_suspects

@@ -11,14 +11,7 @@ from rayllm.serving.wire.record import RequestRecord
 
 
 class ClientRequest:
-    """A client's request.
-
-    Attributes:
-        record: what telemetry knows of the request.
-        caller: who sends the request.
-        priority: the request's class.
-        exchange: the request and its reply on the wire.
-    """
+    """A client's request: its record for telemetry, its caller, its class, and its exchange on the wire."""
 
     def __init__(self, request: Request, path: str, send: Send) -> None:
         self.request, self.path = request, path

@@ -32,10 +32,8 @@ async def metrics_page(
 ) -> Response:
     """Gather the metrics of all routers and replicas, except of processes that do not answer.
 
-    A caller whose key is for some models gets only the metrics of these models.
-
-    Args:
-        routers: returns the pages of all routers, with True in OpenMetrics.
+    A caller whose key is for some models gets only the metrics of these models. `routers` returns the pages of all
+    routers, with True in OpenMetrics.
     """
     is_openmetrics = wants_openmetrics(request.headers.get("accept", ""))
     replicas = [replica for each in replica_sets().values() for replica in each.replicas.values()]

@@ -1,4 +1,1 @@
-"""The page at `/ui`: its sources in `source`, and in `static` the files that `make ui` builds and routers serve.
-
-Process: router.
-"""
+"""The page at `/ui`: its sources in `source`, and in `static` the files that `make ui` builds and routers serve."""

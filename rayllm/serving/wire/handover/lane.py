@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from rayllm.serving.wire.connection import Connection
 from rayllm.serving.wire.exchange import Exchange
-from rayllm.serving.wire.handover.channel import Interruption, Message
+from rayllm.serving.wire.handover.channel import Interruption
 from rayllm.serving.wire.handover.sender import End, Handover, ReplicaGoneError, Sender
 from rayllm.serving.wire.outcome import NotAnsweredError, Outcome, check_refusal, check_turned_away, interrupted_event
 
@@ -19,9 +19,7 @@ logger = logging.getLogger(__name__)
 async def hand_over(exchange: Exchange, replica_id: str, sender: Sender) -> Outcome | None:
     """Have a replica answer an exchange on the client's connection. None if this connection or socket allows none.
 
-    Raises:
-        NotAnsweredError: another replica may answer.
-        UnavailableError, EngineError, ClientDisconnect: see `Wire.send`.
+    Raises NotAnsweredError if another replica may answer, and else as `Wire.send`.
     """
     connection = exchange.connection
     if connection is None:
@@ -109,16 +107,11 @@ async def _conclude(exchange: Exchange, connection: Connection, handover: Handov
 
 
 async def _pass_refusal_on(exchange: Exchange, handover: Handover) -> Outcome:
-    refusal = handover.refusal
-    assert refusal  # noqa: S101 (the replica's message has one)
-    response = _response(exchange.for_replica.model_id, refusal)
-    await exchange.send_response(response)
-    return Outcome.ANSWERED if response.status_code < 500 else Outcome.ERROR
-
-
-def _response(model_id: str, message: Message) -> Response:
-    status, reply_headers = message.head["status"], message.head["headers"]
+    assert handover.refusal  # noqa: S101 (the replica's message has one)
+    head, body = handover.refusal.head, handover.refusal.body
+    status, reply_headers = head["status"], head["headers"]
     check_turned_away(reply_headers)
-    check_refusal(model_id, status, reply_headers.get("content-type", ""), message.body)
+    check_refusal(exchange.for_replica.model_id, status, reply_headers.get("content-type", ""), body)
     kept = {name: value for name, value in reply_headers.items() if name in ("content-type", "retry-after")}
-    return Response(message.body, status, kept)
+    await exchange.send_response(Response(body, status, kept))
+    return Outcome.ANSWERED if status < 500 else Outcome.ERROR

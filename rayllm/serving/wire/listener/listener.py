@@ -103,9 +103,7 @@ class KeptListener(LocalListener):
     async def start(self, accepted: Accepted) -> None:
         """Get the socket from its keeper, and pass each connection to `accepted`.
 
-        Raises:
-            OSError: the address is not available.
-            ClusterError: the keeper ends as soon as it starts.
+        Raises OSError if the address is not available, and ClusterError if the keeper ends as soon as it starts.
         """
         self._keeper, listening = keeper, _ = await asyncio.to_thread(_join, *self._address, self._service)
         self._accept_from(listening, accepted)
@@ -224,9 +222,7 @@ def _join(
 def _receive_socket(keeper: socket.socket, service: str) -> socket.socket:
     """Get the listening socket from its keeper. One that hangs is killed.
 
-    Raises:
-        OSError: the keeper serves others, hangs, or has ended.
-        ClusterError: the keeper belongs to another user.
+    Raises OSError if the keeper serves others, hangs, or has ended, and ClusterError if it is another user's.
     """
     pid, uid = peer(keeper)
     if uid != os.getuid():

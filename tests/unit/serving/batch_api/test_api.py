@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm.access import Caller
 from rayllm.config import BatchesConfig
-from rayllm.serving.batch_api.service import BatchService
+from rayllm.serving.batch_api.service import batch_service
 from rayllm.serving.batch_api.storage.stores import open_stores
 from rayllm.serving.router.http.errors import install_error_handlers
 from tests.unit.serving.batch_api.work import Runners
@@ -45,9 +45,9 @@ class Service:
         callers: dict[str, Caller] | None = None,
     ) -> None:
         self.runners = Runners(open_stores(config.storage if config else ""))
-        self.batch_service = BatchService(config, self.runners.start, hosts, has_keys=callers is not None)
+        routes, self.scheduler = batch_service(config, self.runners.start, hosts, callers is not None)
         self.app = FastAPI(openapi_url=None)
-        self.app.router.routes.extend(self.batch_service.routes)
+        self.app.router.routes.extend(routes)
         install_error_handlers(self.app)
         if callers is not None:
             self.app.add_middleware(ByKey, callers)
@@ -63,7 +63,8 @@ class Service:
         while not server.started:
             await asyncio.sleep(0.005)
         url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        self.batch_service.start()
+        if self.scheduler:
+            self.scheduler.start()
         try:
             async with (
                 httpx.AsyncClient(base_url=url) as self.http,
@@ -71,7 +72,8 @@ class Service:
             ):
                 yield self
         finally:
-            self.batch_service.stop()
+            if self.scheduler:
+                self.scheduler.stop()
             server.should_exit = server.force_exit = True
             await task
 
