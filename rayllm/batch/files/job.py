@@ -24,7 +24,7 @@ from ray.exceptions import RayError
 from rayllm.batch.config import Checkpoint, RequestProcessorConfig, pool_size
 from rayllm.batch.execution.callback import StoppedError, stop
 from rayllm.batch.files.jsonl import LONGEST_LINE, Fault, Line, bounded, check, read
-from rayllm.batch.files.results import PARTS, Counts, ResultCounter, answered, write_part, write_results
+from rayllm.batch.files.results import PARTS, Counts, answered, count_results, write_part, write_results
 from rayllm.batch.processors.kinds import DEFAULT_MAX_PENDING, REQUEST_STAGE, RequestProcessor
 from rayllm.batch.stages.request import DeployedRequestStage
 from rayllm.core.errors import ClusterError, ConfigError, RayLLMError, StorageError
@@ -70,7 +70,7 @@ class Job:
         self._processor = RequestProcessor(config, preprocess_fn=_request)
         self._is_done, self._is_stopped = threading.Event(), threading.Event()
         self.counts = Counts()
-        self._results = ResultCounter(self._folder, self.counts)
+        self._counted: set[str] = set()
 
     def validate(self) -> list[Fault]:
         """Check the file and set `counts.total`; returns the faults. Raises ConfigError if the file cannot be read."""
@@ -120,7 +120,7 @@ class Job:
 
     def progress(self) -> Counts:
         """Count the results written so far by any process; an interrupted write may still take some back."""
-        self._results.update()
+        count_results(self._folder, self.counts, self._counted)
         return self.counts
 
     def _run_here(self, app_name: str, on_progress: Callable[[Counts], None]) -> None:
@@ -168,15 +168,10 @@ class Job:
 
 def _rows(lines: list[bytes], first: int) -> list[dict[str, Any]]:
     """Dataset rows for consecutive lines of a validated file, beginning at line number `first`."""
-    requests = [line for line in read(lines) if isinstance(line, Line)]
     return [
-        {
-            "custom_id": request.custom_id,
-            "line": request.number + first - 1,
-            "url": request.url,
-            "body": json.dumps(request.body),
-        }
-        for request in requests
+        {"custom_id": line.custom_id, "line": line.number + first - 1, "url": line.url, "body": json.dumps(line.body)}
+        for line in read(lines)
+        if isinstance(line, Line)
     ]
 
 

@@ -46,24 +46,17 @@ def answered(folder: Folder) -> set[int]:
     return set(_Parts(folder).positions)
 
 
-class ResultCounter:
-    """Counts the results in a job's parts, incrementally."""
-
-    def __init__(self, folder: Folder, counts: Counts) -> None:
-        self._folder = folder
-        self._counts = counts
-        self._counted: set[str] = set()
-
-    def update(self) -> None:
-        for name in set(self._folder.names(PARTS)) - self._counted:
-            try:
-                table = _read_part(self._folder, name, ["status_code", ERROR])
-            except (pa.ArrowInvalid, FileNotFoundError):
-                continue  # The part is being written, or an interrupted write was cleaned up.
-            failed = sum(_has_failed(row) for row in table.to_pylist())
-            self._counted.add(name)
-            self._counts.failed += failed
-            self._counts.completed += table.num_rows - failed
+def count_results(folder: Folder, counts: Counts, counted: set[str]) -> None:
+    """Add the results in the parts that are not `counted` yet."""
+    for name in set(folder.names(PARTS)) - counted:
+        try:
+            table = _read_part(folder, name, ["status_code", ERROR])
+        except (pa.ArrowInvalid, FileNotFoundError):
+            continue  # The part is being written, or an interrupted write was cleaned up.
+        failed = sum(_has_failed(row) for row in table.to_pylist())
+        counted.add(name)
+        counts.failed += failed
+        counts.completed += table.num_rows - failed
 
 
 def write_results(folder: Folder, requests: Iterable[Line], unfinished: Fault | None) -> Counts:

@@ -254,7 +254,7 @@ class RouterApplication:
     async def _refresh(self) -> None:
         """Ask a running replica of each model for its description. A model scaled to zero is not woken."""
         for model_id, handle in self._handles.items():
-            if self._models.has_description(model_id):
+            if model_id in self._models.descriptions:
                 continue
             try:
                 if not self._readiness.is_running(model_id):
@@ -264,7 +264,7 @@ class RouterApplication:
             except Exception as error:
                 logger.warning("A replica of `%s` did not return its description: %r", model_id, error)
                 continue
-            self._models.update_description(model_id, description)
+            self._models.descriptions[model_id] = description
             self._vllm_version = description["vllm_version"]
 
 

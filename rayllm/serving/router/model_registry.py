@@ -63,8 +63,8 @@ class ModelRegistry:
         }
         self.modules = list(self._modules.values())
         """The adapters in the configuration (`lora_modules`)."""
-        self._max_model_len = {model.model_id: model.max_model_len for model in config.models}
-        self._descriptions: dict[str, dict[str, Any]] = {}
+        self.descriptions: dict[str, dict[str, Any]] = {}
+        """What replicas say of their models, by id."""
 
     @property
     def names(self) -> list[str]:
@@ -112,29 +112,21 @@ class ModelRegistry:
         """Ids of the models to try in turn while a model is unavailable."""
         return self._fallbacks.get(model_id, ())
 
-    def has_description(self, model_id: str) -> bool:
-        """Whether a replica has described the model."""
-        return model_id in self._descriptions
-
-    def update_description(self, model_id: str, description: dict[str, Any]) -> None:
-        self._max_model_len[model_id] = description["max_model_len"]
-        self._descriptions[model_id] = description
-
     def card(self, name: str, model_id: str) -> dict[str, Any]:
         """The model object of `GET /v1/models/{id}`, with vLLM's fields `root`, `parent` and `max_model_len`.
 
         `endpoints` and `input_modalities` are null until a replica has described the model.
         """
-        description = self._descriptions.get(model_id, {})
+        model, description = self._models[model_id], self.descriptions.get(model_id, {})
         return {
             "id": name,
             "object": "model",
             "created": self._created,
             "owned_by": OWNER,
-            "root": _root(self._models[model_id]),
+            "root": _root(model),
             # An adapter's parent is its base.
             "parent": None if name in self.names else model_id,
-            "max_model_len": self._max_model_len[model_id],
+            "max_model_len": description.get("max_model_len", model.max_model_len),
             "endpoints": description.get("endpoints"),
             "input_modalities": description.get("input_modalities"),
         }

@@ -119,7 +119,7 @@ class Channel:
             self.send(message)
 
     async def flush(self) -> None:
-        """Wait until the kernel has all messages, even if this process dies then, or the channel is closed."""
+        """Wait until the channel is closed, or the kernel has all messages, which arrive even if this process dies."""
         await self._all_sent.wait()
 
     def close(self) -> None:

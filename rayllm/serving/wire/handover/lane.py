@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 async def hand_over(exchange: Exchange, replica_id: str, sender: Sender) -> Outcome | None:
     """Have a replica answer an exchange on the client's connection. None if this connection or socket allows none.
 
-    Raises NotAnsweredError if another replica may answer, and else as `Wire.send`.
+    Raises NotAnsweredError if another replica may answer, and otherwise as `Wire.send`.
     """
     connection = exchange.connection
     if connection is None:

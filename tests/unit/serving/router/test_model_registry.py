@@ -112,11 +112,9 @@ def test_a_card_learns_from_the_replica() -> None:
     assert found.card("org/a", "org/a")["max_model_len"] == 8
     assert found.card("b:c", "b:c")["max_model_len"] is None
     assert found.card("b:c", "b:c")["endpoints"] is None
-    found.update_description("b:c", {"max_model_len": 99, "endpoints": ["/score"], "input_modalities": ["text"]})
+    found.descriptions["b:c"] = {"max_model_len": 99, "endpoints": ["/score"], "input_modalities": ["text"]}
     card = found.card("b:c", "b:c")
     assert (card["max_model_len"], card["endpoints"], card["input_modalities"]) == (99, ["/score"], ["text"])
-    assert found.has_description("b:c")
-    assert not found.has_description("org/a")
 
 
 def test_a_card_has_what_clients_of_openai_and_vllm_read_and_no_path() -> None:
