@@ -198,7 +198,7 @@ class StreamJournal(TokenLog):
         self._size = self._crc = 0
 
     def unsent(self, body: bytes, is_last: bool) -> bytes:
-        """What no earlier replica has written of the next part of the body, which begins like that of the earlier replica.
+        """What no earlier replica has written of the next part of the body, which begins like the earlier replica's.
 
         Raises JournalError if what the client has begins otherwise.
         """
