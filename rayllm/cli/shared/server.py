@@ -97,8 +97,8 @@ class Server:
     def stream(self, body: Mapping[str, Any], on_send: Callable[[], None] = lambda: None) -> Generator[Any]:
         """Request a completion, and yield the chunks of its stream. Closing the generator cancels the request.
 
-        `on_send` is called right before the request is sent. Raises ServerError if the request fails, or the stream fails
-        or is cut off.
+        `on_send` is called right before the request is sent. Raises ServerError if the request or the stream fails, or
+        the stream is cut off.
         """
         has_ended = False
         try:
