@@ -19,6 +19,7 @@ from rayllm.access.usage_ledger import DAYS_KEPT, UsageLedger, UsageWriter
 from rayllm.access.usage_reader import UsageReader
 from rayllm.access.usage_upload import UsageUpload
 from rayllm.core.errors import UnavailableError
+from rayllm.sources.cache.locks import try_exclusive
 from rayllm.sources.storage import Folder
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
@@ -264,7 +265,7 @@ async def test_what_a_dead_process_has_left_is_uploaded_and_then_deleted(ledger:
 async def test_while_one_process_uploads_no_other_does(ledger: UsageLedger) -> None:
     UsageWriter(ledger.folder, "a").write(ENTRY)
     other = UsageUpload(ledger)
-    with UsageUpload(ledger)._alone() as is_alone:
+    with try_exclusive(ledger.folder / "upload.lock") as is_alone:
         assert is_alone
         other.run()
     assert await totals(ledger.uri) == {}
