@@ -27,7 +27,11 @@ _BUCKETS = ("s3://", "gs://")
 
 
 def load_model(path: Path | str) -> ModelConfig:
-    """Load a model's YAML file. Raises ConfigError, with every fault, if the file is missing or invalid."""
+    """Load a model's YAML file.
+
+    Raises:
+        ConfigError: the file is missing or invalid; the message lists every fault.
+    """
     return model_from(read_yaml(Path(path)), str(path), (Path(path).resolve().parent, Path.cwd()))
 
 

@@ -88,11 +88,11 @@ def _with_others(serve_config: dict[str, Any], running: Mapping[str, Mapping[str
 
 def _wait(changes: Plan, timeout: float | None) -> None:
     """Print the deployments' progress until all are healthy; raises ClusterError on a failure or the timeout."""
-    from ray import serve
+    from rayllm.serving.cluster.deployment.deployed import statuses
 
     start, printed = time.monotonic(), dict[str, str]()
     while True:
-        current = serve.status().applications
+        current = statuses()
         pending = [name for name in changes.names if name not in current or _is_pending(name, current[name])]
         for line in _progress(changes, current, printed):
             click.echo(f"{time.monotonic() - start:5.0f} s  {line}", err=True)

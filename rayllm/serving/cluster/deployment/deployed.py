@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from ray import serve
 from ray.serve.schema import ServeDeploySchema
 
 from rayllm.cluster.ray_internals import serve_controller, start_serve
@@ -52,6 +53,10 @@ def deploy(config: Mapping[str, Any]) -> None:
     schema = ServeDeploySchema.model_validate(config)
     controller = start_serve(schema.http_options.model_dump(), schema.proxy_location, schema.grpc_options.model_dump())
     controller.deploy_apps(schema)
+
+
+def statuses() -> dict[str, Any]:
+    return dict(serve.status().applications)
 
 
 def _details() -> dict[str, Any]:
