@@ -1,14 +1,52 @@
-"""Tasks on the other bundles of a replica's placement group, before the engine starts."""
+"""The GPUs of a replica's placement group, before the engine starts."""
 
-from collections.abc import Callable
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup, get_current_placement_group, placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from rayllm.cluster.ray_internals import show_gpus
+from rayllm.core.settings import settings
 from rayllm.engine.arguments import VllmArguments
-from rayllm.engine.vllm.engine import make_engine_config
+from rayllm.engine.vllm.engine import SECOND_RUNNER, make_engine_config
+from rayllm.sources.cache.locks import exclusive
+
+
+def take_gpus() -> list[str] | None:
+    """Make the group's GPUs visible to this process and its children, if all are on this node.
+
+    Returns:
+        The ids of the GPUs; None if some are on other nodes, where only Ray can start the engine's workers.
+    """
+    group, here = _group(), ray.get_runtime_context().get_node_id()
+    nodes = _nodes_of_bundles(group)
+    shares = {index: bundle["GPU"] for index, bundle in enumerate(group.bundle_specs) if bundle.get("GPU", 0) > 0}
+    if any(nodes[index] != here for index in shares):
+        return None
+    # A bundle keeps its GPUs as long as the group exists.
+    task = ray.remote(num_cpus=0, max_calls=1)(lambda: ray.get_runtime_context().get_accelerator_ids()["GPU"])
+    placed = (
+        task.options(num_gpus=share, scheduling_strategy=PlacementGroupSchedulingStrategy(group, index))
+        for index, share in shares.items()
+    )
+    ids = [gpu for bundle in ray.get([one.remote() for one in placed]) for gpu in bundle]
+    show_gpus(ids)
+    return ids
+
+
+@asynccontextmanager
+async def start_in_turn(gpus: Sequence[str]) -> AsyncIterator[None]:
+    """Let the engines that share a GPU start one after another, since each measures how much memory is free on it."""
+    with ExitStack() as locks:
+        for gpu in sorted(gpus):
+            lock = exclusive(settings().cache_path / "gpus" / f"{gpu}.lock", lambda waited_s: None)
+            await asyncio.to_thread(locks.enter_context, lock)
+        yield
 
 
 def call_on_other_nodes(function: Callable[[], Any]) -> None:
@@ -26,9 +64,11 @@ def configure_on_gpu(arguments: VllmArguments) -> Any:
     The replica's own bundle has no GPU, but vLLM inspects the device to validate its arguments.
     """
     group = _group()
-    task = ray.remote(make_engine_config).options(
-        num_cpus=0,
-        num_gpus=0.001,
+    # The engine's process joins this cluster, whichever way it is started.
+    os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
+    runner = {name: value for name, value in os.environ.items() if name == SECOND_RUNNER}
+    task = ray.remote(num_cpus=0, num_gpus=0.001, max_calls=1)(make_engine_config).options(
+        runtime_env={"env_vars": runner},
         scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=_gpu_bundle(group)),
     )
     config = ray.get(task.remote(arguments))

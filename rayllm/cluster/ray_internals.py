@@ -74,6 +74,14 @@ def name_request_in_logs(request_id: str) -> None:
     _set_request_context(request_id=request_id)
 
 
+def show_gpus(ids: list[str]) -> None:
+    """Make GPUs visible to this process and its children, by the environment variable of their vendor."""
+    from ray._private.accelerators import get_accelerator_manager_for_resource
+
+    manager: Any = get_accelerator_manager_for_resource("GPU")
+    os.environ[manager.get_visible_accelerator_ids_env_var()] = ",".join(ids)
+
+
 # The cluster's key-value store.
 def kv_get(key: str) -> bytes | None:
     value: bytes | None = internal_kv._internal_kv_get(key)

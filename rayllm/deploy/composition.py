@@ -95,8 +95,9 @@ def _router(config: AppConfig, names: dict[str, str], replicas: Sequence[Applica
         num_replicas=config.router.num_replicas or min(_MAX_ROUTERS, by_cpus),
         max_ongoing_requests=config.router.max_ongoing_requests,
         request_router_config=RequestRouterConfig(request_router_class=NearestRouter),
-        # A router only moves bytes, and must fit on a node whose CPUs the models use.
-        ray_actor_options={"num_cpus": 0},
+        # A router only moves bytes, and must fit on a node whose CPUs the models use. Ray hides no GPU from actors
+        # without any, where a hook could take memory that an engine has counted as its own.
+        ray_actor_options={"num_cpus": 0, "runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}},
         max_queued_requests=config.router.max_queued_requests,
         # Connections wait for the successor of a router that has died.
         health_check_period_s=1,
@@ -133,10 +134,7 @@ def _deployment(
         "placement_group_bundles": [dict(bundle) for bundle in placement.bundles],
         "placement_group_strategy": placement.strategy,
         "ray_actor_options": actor,
-        "user_config": {
-            "health_check_timeout_s": options.health_check_timeout_s,
-            **({"usage": {"folder": config.router.usage}} if config.router.needs_keys else {}),
-        },
+        "user_config": {"usage": {"folder": config.router.usage}} if config.router.needs_keys else {},
         "request_router_config": RequestRouterConfig(
             request_router_class=WatchingRouter, request_routing_stats_period_s=_STATS_PERIOD_S
         ),

@@ -96,22 +96,20 @@ def _memory(model: ModelConfig, workers: Workers) -> dict[str, Any]:
 
 
 def _executor(model: ModelConfig, workers: Workers) -> str:
+    """The executor: vLLM's own choice, which in a placement group would be Ray on one node, too.
+
+    Workers on CPUs have a process each, since threads are bound at process start. A single worker that binds no threads
+    runs in the engine's process: it starts sooner and takes less memory.
+    """
     if workers == "ray":
         return "ray"
-    is_alone = model.tensor_parallel_size * model.pipeline_parallel_size == 1
+    if model.tensor_parallel_size * model.pipeline_parallel_size > 1:
+        return "mp"
     if workers == "gpu":
-        return "uni" if is_alone else "mp"
-    return _cpu_executor(model, is_alone)
-
-
-def _cpu_executor(model: ModelConfig, is_alone: bool) -> str:
-    """The executor of workers on CPUs, which have a process each, since threads are bound at process start.
-
-    A single worker that binds no threads runs in the engine's process: it starts sooner and takes less memory.
-    """
+        return "uni"
     # vLLM would replace the short name "uni".
     binds = os.environ.get("VLLM_CPU_OMP_THREADS_BIND") != "nobind"
-    return "mp" if binds or not is_alone else "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+    return "mp" if binds else "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 
 def _adapters(model: ModelConfig, workers: Workers) -> dict[str, Any]:

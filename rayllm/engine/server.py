@@ -4,9 +4,8 @@ import asyncio
 import importlib.util
 import logging
 import os
-import signal
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +32,7 @@ from rayllm.engine.middleware.request_scope import (
     token_log,
 )
 from rayllm.engine.process.forking import ForkContext
-from rayllm.engine.process.watchdog import busy_seconds
+from rayllm.engine.process.watchdog import any_stopped, busy_seconds
 from rayllm.engine.request_plan import RequestPlan, plan_requests
 from rayllm.engine.structured_output.gate import ConstraintGate
 from rayllm.engine.structured_output.sandbox import Sandbox
@@ -55,6 +54,13 @@ from rayllm.sources import LoggedProgress, Progress
 
 logger = logging.getLogger(__name__)
 
+# Value of `load_format` or connector of the KV cache, by its beginning → the module that it needs, and what has that.
+_OPTIONAL_PACKAGES = {
+    "runai_streamer": ("runai_model_streamer", "`rayllm[streamer]`"),
+    "tensorizer": ("tensorizer", "`tensorizer`"),
+    "LMCache": ("lmcache", "`rayllm[kv]`"),
+    "Nixl": ("nixl", "`rayllm[kv]`"),
+}
 # Steps for which prompts wait in the engine. More would be served in order of arrival, not of class and tenant.
 _STEPS_AHEAD = 2
 
@@ -86,6 +92,7 @@ class EngineServer:
         progress: Callable[[], Progress] = LoggedProgress,
         workers: Workers = "cpu",
         neighbors: Neighbors = ALONE,
+        on_other_nodes: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         """Start the engine and build the application.
 
@@ -96,6 +103,7 @@ class EngineServer:
             host: this machine's address for the engine's workers.
             progress: creates the observer of an adapter's download.
             neighbors: the engines that share the cores with this one.
+            on_other_nodes: calls a function on each other node where Ray has placed workers.
 
         Raises:
             ConfigError: vLLM refuses the configuration, or the weights contradict their config.json.
@@ -115,6 +123,8 @@ class EngineServer:
         self._patch_engine(plan)
         await self._build_server(server_arguments, plan)
         self.adapter_pool = adapter_pool_of(self._model, self._engine, self._server, self._plan, progress)
+        if self.adapter_pool and workers == "ray":
+            self.adapter_pool.on_other_nodes = on_other_nodes
         gate = self._guard_constraints()
         self._patch_replies()
         self.app = self._wrap(plan, gate)
@@ -135,6 +145,9 @@ class EngineServer:
         # NIM's variables apply to a whole node, but only models that generate take logits processors.
         if chosen is None or self._model.task not in (None, "generate"):
             return None
+        if self._workers != "cpu":
+            # Backends have the interface of vLLM's first model runner. On GPUs, vLLM would take its second.
+            os.environ[vllm_engine.SECOND_RUNNER] = "0"
         guided = await GuidedService.start(*chosen, settings().cache_path, host)
         self._open.push_async_callback(guided.stop)
         return guided
@@ -262,15 +275,22 @@ class EngineServer:
         """Wait for a response from the engine's process, which responds between two steps."""
         await self._engine.is_sleeping()
 
-    def busy_seconds(self) -> float | None:
-        """Seconds that the engine's processes ran or waited for a CPU; None if its workers run on other nodes."""
-        return None if self._workers == "ray" else busy_seconds(vllm_engine.process_ids(self._engine))
+    @property
+    def longest_step_s(self) -> float | None:
+        """Seconds that vLLM allows a step on a GPU; None on a CPU, where steps of any length use the CPU."""
+        return None if self._workers == "cpu" else vllm_engine.longest_step_s()
+
+    def busy_seconds(self) -> float:
+        """Seconds that the engine's processes on this node ran or waited for a CPU."""
+        return busy_seconds(vllm_engine.process_ids(self._engine))
+
+    def is_stopped(self) -> bool:
+        """Whether one of the engine's processes on this node is stopped, as by SIGSTOP."""
+        return any_stopped(vllm_engine.process_ids(self._engine))
 
     def kill(self) -> None:
         """Kill the engine's processes. Requests in progress fail."""
-        for process_id in vllm_engine.process_ids(self._engine):
-            with suppress(ProcessLookupError):
-                os.kill(process_id, signal.SIGKILL)
+        vllm_engine.kill_engine(self._engine)
 
     def unfinished_requests(self) -> int:
         """Requests running or queued in the engine."""
@@ -311,6 +331,15 @@ class EngineServer:
         if self._engine is not None:
             await asyncio.to_thread(self._engine.shutdown, timeout_s)
         await self._open.aclose()
+
+
+def check_optional_packages(model: ModelConfig) -> None:
+    """Refuse a model whose `engine_kwargs` need a package that is not installed, before its weights are fetched."""
+    connector = str((model.engine_kwargs.get("kv_transfer_config") or {}).get("kv_connector"))
+    named = [str(model.engine_kwargs.get("load_format")), connector]
+    for prefix, (module, install) in _OPTIONAL_PACKAGES.items():
+        if any(name.startswith(prefix) for name in named) and importlib.util.find_spec(module) is None:
+            raise ConfigError(f"model `{model.model_id}`: engine_kwargs need a package: install {install}.")
 
 
 def _check_packages(paths: frozenset[str], model_id: str) -> None:

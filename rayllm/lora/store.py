@@ -88,6 +88,13 @@ class AdapterStore:
             node_cache().release(entry)
             raise
 
+    def copy(self, adapter: Adapter, version: str) -> None:
+        """Fetch the version of an adapter that another node of the replica has; raises as `fetch`."""
+        files = self.fetch(adapter)
+        node_cache().release(files.entry)
+        if files.version != version:
+            raise self._unavailable(adapter, SourceError("it is changing now"))
+
     def exists(self, adapter: Adapter) -> bool:
         """Whether there are files for an adapter, valid or not. Raises SourceError if the adapter's store is down."""
         return any(_has_files(store) for store in self._candidates(adapter))

@@ -16,15 +16,14 @@ if TYPE_CHECKING:
 _PERIOD_S = 0.25
 # Share of the time that a hanging engine may still be busy: threads wake up now and then.
 _IDLE_SHARE = 0.05
-# Factor on the timeout for workers on other nodes, whose CPU time is unknown here.
-_REMOTE_FACTOR = 6
 
 
 async def wait_until_lost(engine: EngineServer, stall_s: float) -> str:
     """Wait until the engine has died or hangs; returns a clause that says which.
 
     An engine responds between two steps, and a step may take long. An engine hangs if it has unfinished requests and,
-    for `stall_s` seconds, neither responds nor uses a CPU nor waits for a busy CPU.
+    for `stall_s` seconds, neither responds nor uses a CPU nor waits for a busy CPU. On a GPU, a step may leave the CPU
+    idle: there, an engine hangs if one of its processes is stopped, or when vLLM itself would give up.
     """
     ping: asyncio.Task[None] | None = None
     # Made only if a response is late: measuring the busy time reads all processes of the machine.
@@ -55,11 +54,11 @@ class _Window:
     def is_idle(self, stall_s: float) -> bool:
         """Whether the engine has been idle for `stall_s` seconds. If it was busy, the window restarts."""
         elapsed = time.monotonic() - self._started_at
-        if self._busy is None:
-            return elapsed >= _REMOTE_FACTOR * stall_s
         if elapsed < stall_s:
             return False
-        busy = (self._engine.busy_seconds() or 0.0) - self._busy
+        if (longest_s := self._engine.longest_step_s) is not None:
+            return elapsed >= longest_s or self._engine.is_stopped()
+        busy = self._engine.busy_seconds() - self._busy
         # Negative if threads have ended, whose time no longer counts. An idle engine's threads stay.
         if abs(busy) < _IDLE_SHARE * elapsed:
             return True
@@ -80,6 +79,18 @@ def busy_seconds(process_ids: Iterable[int]) -> float:
                     times = process.cpu_times()
                     total += times.user + times.system + _waited_seconds(process.pid)
     return total
+
+
+def any_stopped(process_ids: Iterable[int]) -> bool:
+    """Whether one of the processes, or of their current children, is stopped, as by SIGSTOP."""
+    import psutil  # comes with vLLM
+
+    for process_id in process_ids:
+        with suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(process_id)
+            if psutil.STATUS_STOPPED in {each.status() for each in [parent, *parent.children(recursive=True)]}:
+                return True
+    return False
 
 
 def _waited_seconds(process_id: int) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rayllm.core.errors import ADAPTER_UNAVAILABLE, EngineError, RayLLMError, RequestError, UnavailableError
+from rayllm.engine.vllm.engine import kill_engine
 from rayllm.engine.vllm.errors import one_line
 from rayllm.lora import Adapter
 from rayllm.lora.validation import CONFIG, WEIGHTS, holds_all_experts
@@ -61,6 +62,9 @@ class EngineAdapters:
             with suppress(Exception):
                 # Some workers may have loaded it.
                 await self._engine.remove_lora(request.lora_int_id)
+            if self._engine.vllm_config.parallel_config.world_size > 1:
+                # vLLM leaves the replies of other workers unread, and would take them for those to later calls.
+                kill_engine(self._engine)
             raise self._failure(adapter, error) from None
         return request
 

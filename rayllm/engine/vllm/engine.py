@@ -2,9 +2,11 @@
 
 import gc
 import logging
+import os
 import re
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
 
@@ -31,6 +33,8 @@ _ENGINE_MODULES = (
 )
 # Imported by engines and sandboxes, but not installed with every version or on every platform.
 _OPTIONAL_MODULES = ("compressed_tensors", "xgrammar")
+SECOND_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
+"""The variable that has vLLM use its second model runner, or the first."""
 _UNSUPPORTED = re.compile(r"architectures? \[([^\]]*)\]")
 
 
@@ -204,6 +208,20 @@ def process_ids(engine: Any) -> list[int]:
     """The engine's processes on this machine, without their children."""
     manager = engine.engine_core.resources.engine_manager
     return [process.pid for process in getattr(manager, "processes", ()) if process.pid]
+
+
+def kill_engine(engine: Any) -> None:
+    """Kill the engine's processes on this machine. Requests in progress fail."""
+    for process_id in process_ids(engine):
+        with suppress(ProcessLookupError):
+            os.kill(process_id, signal.SIGKILL)
+
+
+def longest_step_s() -> float:
+    """Seconds that vLLM allows a step of its workers."""
+    from vllm import envs
+
+    return float(envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)
 
 
 def cache_environment() -> None:

@@ -1,8 +1,15 @@
 """Sets the environment variables that vLLM reads at import."""
 
 import os
+import sys
+import sysconfig
+from pathlib import Path
 
+from rayllm.core.settings import settings
 from rayllm.engine.process import parent_watch
+
+# Folders of compiled code: in the cache, which outlives a container where it is on a volume.
+_COMPILED = {"VLLM_CACHE_ROOT": "vllm", "TRITON_CACHE_DIR": "triton", "FLASHINFER_WORKSPACE_BASE": "flashinfer"}
 
 
 def prepare_environment(extra_stop_strings: int, gpu_share: float = 0) -> None:
@@ -20,7 +27,17 @@ def prepare_environment(extra_stop_strings: int, gpu_share: float = 0) -> None:
     os.environ.setdefault("VLLM_MAX_N_SEQUENCES", "128")
     if gpu_share:
         os.environ.setdefault("VLLM_RAY_PER_WORKER_GPUS", str(gpu_share))
+        for name, folder in _COMPILED.items():
+            os.environ.setdefault(name, str(settings().cache_path / folder))
+        _find_compilers()
     os.environ["VLLM_MAX_STOP_STRINGS"] = str(max_stop_strings() + extra_stop_strings)
+
+
+def _find_compilers() -> None:
+    """Let vLLM's kernels find ninja and CUDA's compiler where pip has installed them."""
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    for compiler in Path(sysconfig.get_path("purelib"), "nvidia").glob("cu*/bin/nvcc"):
+        os.environ.setdefault("CUDA_HOME", str(compiler.parents[1]))
 
 
 def max_stop_strings() -> int:

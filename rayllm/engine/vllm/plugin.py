@@ -5,6 +5,8 @@ If the environment variable `VLLM_PLUGINS` is set, it must list `rayllm`.
 
 import logging
 import os
+import sys
+from typing import Any
 
 from rayllm.engine.process.parent_watch import PARENT, follow_parent
 from rayllm.engine.vllm.grammar_backend import join_backends
@@ -14,16 +16,35 @@ logger = logging.getLogger(__name__)
 
 
 def prepare_process() -> None:
-    """Follow the parent process, join grammar backends, resume grammars, and allow AMX.
+    """Follow the parent process, choose the network interface, join grammar backends, resume grammars, and allow AMX.
 
     Does nothing for other users of vLLM.
     """
     if PARENT not in os.environ:
         return
     follow_parent()
+    use_cluster_interface()
     join_backends()
     resume_grammars()
     allow_amx()
+
+
+def use_cluster_interface() -> None:
+    """Have Gloo and NCCL of a worker that Ray has started use the network interface of the node's address in Ray.
+
+    Gloo would take what the host's name resolves to, which on Debian is a loopback address. Names that the environment
+    gives stay.
+    """
+    ray: Any = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized() or not ray.get_runtime_context().get_assigned_resources().get("GPU"):
+        return
+    import psutil  # comes with vLLM
+
+    address = ray.util.get_node_ip_address()
+    for interface, addresses in psutil.net_if_addrs().items():
+        if any(each.address == address for each in addresses):
+            for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+                os.environ.setdefault(variable, interface)
 
 
 def allow_amx() -> None:

@@ -12,7 +12,7 @@ import ray
 from ray import serve
 
 from rayllm.access.usage_ledger import UsageLedger
-from rayllm.cluster.gpu_group import configure_on_gpu
+from rayllm.cluster.gpu_group import call_on_other_nodes, configure_on_gpu, start_in_turn, take_gpus
 from rayllm.config import ModelConfig
 from rayllm.core.errors import EngineError, SourceError, UnavailableError
 from rayllm.core.logs import set_up_logging
@@ -20,7 +20,7 @@ from rayllm.core.settings import settings
 from rayllm.engine.adapters.setup import MAX_STOPS
 from rayllm.engine.cpu import check_cpu_limits
 from rayllm.engine.process.watchdog import wait_until_lost
-from rayllm.engine.server import EngineServer
+from rayllm.engine.server import EngineServer, check_optional_packages
 from rayllm.engine.vllm.environment import prepare_environment
 from rayllm.plan.cores import Neighbors
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
@@ -60,7 +60,6 @@ class ModelReplica:
         self._model = model
         rank = serve.get_replica_context().rank.rank
         self._neighbors = replace(neighbors, index=(neighbors.index + rank) % neighbors.engines)
-        self._check_timeout_s = model.deployment_config.health_check_timeout_s
         self._drain_timeout_s = model.deployment_config.graceful_shutdown_timeout_s
         self._slots = Slots(ServeRequestCount(), self._is_saturated)
         self._key = secrets.token_hex()
@@ -87,7 +86,6 @@ class ModelReplica:
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Apply what may change while the engine runs: called by Ray Serve at start and on every change."""
-        self._check_timeout_s = user_config["health_check_timeout_s"]
         usage = user_config.get("usage")
         app_name = serve.get_replica_context().app_name
         self._usage_meter.write_to(UsageLedger.for_application(usage["folder"], app_name) if usage else None)
@@ -97,14 +95,18 @@ class ModelReplica:
         host = ray.util.get_node_ip_address()
         if not gpu_share:
             check_cpu_limits(self._model)
+        check_optional_packages(self._model)
         with metrics.phase("fetch"):
             folder, tokenizer = await self._weights.fetch(metrics.new_progress(), on_other_nodes=bool(gpu_share))
         with metrics.phase("load"):
             start = partial(self._engine.start, folder, tokenizer, progress=metrics.new_progress)
-            if gpu_share:
-                await start(configure=configure_on_gpu, host=host, workers="ray")
-            else:
+            if not gpu_share:
                 await start(neighbors=self._neighbors)
+            elif (gpus := await asyncio.to_thread(take_gpus)) is None:
+                await start(configure_on_gpu, host=host, workers="ray", on_other_nodes=call_on_other_nodes)
+            else:
+                async with start_in_turn(gpus if gpu_share < 1 else ()):
+                    await start(host=host, workers="gpu")
             await self._listen(host)
         with metrics.phase("warm_up"):
             await self._engine.warm_up()
@@ -194,13 +196,20 @@ class ModelReplica:
         return self._engine.unfinished_requests()
 
     async def check_health(self) -> None:
-        """Ray Serve's health check. Raises EngineError if the engine or the HTTP server has stopped or hangs."""
-        if self._serving.done():
-            raise EngineError(f"model `{self._model.model_id}`: the replica's HTTP server stopped.")
+        """Ray Serve's health check. Raises EngineError if the engine, the HTTP server or the watchdog has stopped.
+
+        The watchdog ends the replica if the engine hangs.
+        """
+        for what, has_stopped in (
+            ("HTTP server", self._serving.done()),
+            ("watchdog", self._watching.done()),
+            ("engine", self._engine.has_died),
+        ):
+            if has_stopped:
+                raise EngineError(f"model `{self._model.model_id}`: the replica's {what} stopped.")
         adapters = self._engine.adapter_pool.loaded_adapters if self._engine.adapter_pool else ()
         self._metrics.export(len(adapters), await asyncio.to_thread(node_cache().size))
         await self._drop_unregistered()
-        await self._engine.check(0.8 * self._check_timeout_s)
 
     async def _drop_unregistered(self) -> None:
         """Drop loaded adapters that an administrator has unregistered."""

@@ -23,6 +23,7 @@ PRIVATE_NAMES = {
         "Worker.actors",
         "Worker.actor_id",
     ),
+    "ray._private.accelerators": ("get_accelerator_manager_for_resource",),
     "ray._private.node": ("Node.get_logs_dir_path",),
     "ray._private.state": ("state.get_max_resources_from_cluster_config",),
     "ray._private.services": ("find_bootstrap_address", "find_gcs_addresses"),

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from rayllm.engine.process import watchdog
-from rayllm.engine.process.watchdog import busy_seconds, wait_until_lost
+from rayllm.engine.process.watchdog import any_stopped, busy_seconds, wait_until_lost
 from tests.fakes.clock import simulated
 
 
@@ -26,19 +26,23 @@ class Engine:
         self.unfinished = 1
         self.answers = asyncio.Event()
         self.answers.set()
-        self.used: float | None = 0.0
+        self.used = 0.0
         self.used_per_look = 0.0
+        self.longest_step_s: float | None = None
+        self.stopped = False
         self.pings = 0
         self.looks = 0
 
     def unfinished_requests(self) -> int:
         return self.unfinished
 
-    def busy_seconds(self) -> float | None:
+    def busy_seconds(self) -> float:
         self.looks += 1
-        if self.used is not None:
-            self.used += self.used_per_look
+        self.used += self.used_per_look
         return self.used
+
+    def is_stopped(self) -> bool:
+        return self.stopped
 
     async def ping(self) -> None:
         self.pings += 1
@@ -112,13 +116,41 @@ async def test_an_engine_without_requests_is_not_asked() -> None:
 
 @pytest.mark.usefixtures("clock")
 @simulated
-async def test_where_workers_cannot_be_seen_silence_has_to_last_longer() -> None:
+async def test_on_a_gpu_a_silent_engine_has_as_long_as_vllm_allows_a_step() -> None:
     engine = Engine()
     engine.answers.clear()
-    engine.used = None
+    engine.longest_step_s = 300.0
     began = asyncio.get_running_loop().time()
     assert "hangs" in await wait_until_lost(engine, 10)
-    assert asyncio.get_running_loop().time() - began >= 60
+    assert 300 <= asyncio.get_running_loop().time() - began <= 302
+
+
+@pytest.mark.usefixtures("clock")
+@simulated
+async def test_on_a_gpu_a_stopped_process_hangs_as_soon_as_on_a_cpu() -> None:
+    engine = Engine()
+    engine.answers.clear()
+    engine.longest_step_s = 300.0
+    engine.stopped = True
+    began = asyncio.get_running_loop().time()
+    assert "hangs" in await wait_until_lost(engine, 10)
+    assert asyncio.get_running_loop().time() - began <= 12
+
+
+def test_a_stopped_child_is_seen() -> None:
+    parent = (
+        "import subprocess, sys\nchild = subprocess.Popen(['sleep', '60'])\nprint(child.pid, flush=True)\nchild.wait()"
+    )
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        child = psutil.Process(int(process.stdout.readline()))
+        assert not any_stopped([process.pid])
+        child.suspend()
+        while child.status() != psutil.STATUS_STOPPED:
+            time.sleep(0.01)
+        assert any_stopped([process.pid])
+        child.kill()
+    assert not any_stopped([process.pid])
 
 
 def test_busy_time_counts_children_and_not_processes_that_have_ended() -> None:
