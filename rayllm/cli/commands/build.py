@@ -10,7 +10,13 @@ from rayllm import __version__
 from rayllm.cli.shared.application import IMPORT_PATH, inlined_file
 from rayllm.config import ModelConfig
 from rayllm.config.yaml import dump_yaml
-from rayllm.deploy.kuberay.options import ManifestOptions, parse_cache_volume, parse_selector, parse_toleration
+from rayllm.deploy.kuberay.options import (
+    ManifestOptions,
+    parse_cache_volume,
+    parse_selector,
+    parse_toleration,
+    read_patch,
+)
 from rayllm.deploy.kuberay.ray_service import render_manifest
 from rayllm.deploy.kuberay.serve_config import local_paths, open_applications, relocate_paths, required_variables
 
@@ -79,6 +85,9 @@ _NAMED: dict[str, Any] = {"multiple": True, "metavar": "NAME=VALUE", "callback":
     callback=_by(parse_cache_volume),
     help="emptyDir (the default), emptyDir:SIZE, hostPath:/folder or pvc:CLAIM.",
 )
+@click.option("--runtime-class", metavar="NAME", help="RuntimeClass of pods with GPUs, such as nvidia.")
+@click.option("--worker-resource", "worker_resources", **_NAMED, help="Other resource of each pod with GPUs.")
+@click.option("--patch", metavar="FILE", callback=_by(read_patch), help="JSON merge patch of the RayService.")
 @click.option("--node-labels", type=click.Choice(["gke", "karpenter"]), help="Scheme of the nodes' GPU labels.")
 @click.option(
     "--node-selector",

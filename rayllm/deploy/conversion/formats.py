@@ -62,9 +62,6 @@ def _has_older_values(raw: Mapping) -> bool:
 
 
 def current_accelerator(raw: Mapping) -> object:
-    """The accelerator type of a model in Ray's spelling; an unknown type stays, for validation to report."""
+    """The accelerator type of a model in Ray's spelling; what is no text stays, for validation to report."""
     accelerator = raw.get("accelerator_type")
-    try:
-        return canonical_accelerator(accelerator) if isinstance(accelerator, str) else accelerator
-    except ValueError:
-        return accelerator
+    return canonical_accelerator(accelerator) if isinstance(accelerator, str) else accelerator

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal
 
 import yaml
@@ -20,6 +21,13 @@ _CPU_POD = (4, "8Gi")
 _ROUTER_POD = (2, "4Gi")
 # KubeRay appends up to 16 characters, and Kubernetes allows 63.
 _MAX_NAME = 47
+
+# Variables that KubeRay refuses, and what to use instead.
+_NOT_VARIABLES = {
+    "RAY_REDIS_ADDRESS": "use --redis",
+    "REDIS_USERNAME": "give gcsFaultToleranceOptions a redisUsername with --patch",
+    "RAY_enable_autoscaler_v2": "a cluster whose models scale has that autoscaler",
+}
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
@@ -42,6 +50,9 @@ class ManifestOptions:
         memory: memory, as for `cpus`.
         routers: pods for routers only; None is two if other pods scale, else none.
         cache: source of the volume for weights and adapters.
+        runtime_class: RuntimeClass of pods with GPUs, where NVIDIA's is not the default.
+        worker_resources: other resources of each pod with GPUs, such as `rdma/ib: 1`.
+        patch: changes to the RayService, as a JSON merge patch (RFC 7386).
         node_labels: a scheme in data/node_labels.yaml, whose labels `node_selectors` override.
         tolerations: tolerations beside the one for GPU nodes.
         service_account: account of the pods, which is created if there are `account_annotations`.
@@ -60,6 +71,9 @@ class ManifestOptions:
     head_memory: str = "8Gi"
     routers: int | None = None
     cache: Mapping[str, Any] = field(default_factory=lambda: {"emptyDir": {}})
+    runtime_class: str | None = None
+    worker_resources: Mapping[str, str] = field(default_factory=dict)
+    patch: Mapping[str, Any] = field(default_factory=dict)
     node_labels: str | None = None
     node_selectors: tuple[NodeSelector, ...] = ()
     tolerations: tuple[dict[str, Any], ...] = ()
@@ -87,6 +101,10 @@ class ManifestOptions:
             raise ConfigError("--service-account-annotation: needs --service-account, the name of the account.")
         if self.redis_password and not self.redis:
             raise ConfigError("--redis-password: needs --redis, the address.")
+        refused = {**_NOT_VARIABLES, **({"REDIS_PASSWORD": "use --redis-password"} if self.redis else {})}
+        for name in self.env:
+            if name in refused:
+                raise ConfigError(f"--env {name}: KubeRay refuses it; {refused[name]}.")
 
     def cpus_of(self, group: WorkerGroup) -> int:
         """CPUs per pod of the group."""
@@ -163,6 +181,17 @@ def parse_cache_volume(text: str) -> dict[str, Any]:
     if kind == "pvc" and value:
         return {"persistentVolumeClaim": {"claimName": value}}
     raise ConfigError(f"--model-cache: `{text}` must be emptyDir, emptyDir:200Gi, hostPath:/folder or pvc:CLAIM.")
+
+
+def read_patch(path: str) -> dict[str, Any]:
+    """Read the file of `--patch`, in YAML or JSON; raises ConfigError."""
+    try:
+        patch = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"--patch: {path} cannot be read: {str(error).partition(chr(10))[0]}") from None
+    if not isinstance(patch, dict):
+        raise ConfigError(f"--patch: {path} must hold a mapping, with those keys of the RayService that change.")
+    return patch
 
 
 def parse_selector(text: str) -> NodeSelector:

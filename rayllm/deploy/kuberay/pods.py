@@ -42,13 +42,15 @@ def worker_pod(group: WorkerGroup, options: ManifestOptions, port: int, grace_s:
     """Template of a worker group's pods, in which a draining replica has `grace_s` seconds to finish its requests."""
     amounts = {"cpu": str(options.cpus_of(group)), "memory": options.memory_of(group)}
     if group.gpus:
-        amounts[options.gpu_resource] = str(group.gpus)
+        amounts |= {options.gpu_resource: str(group.gpus), **options.worker_resources}
     drain_s = int(grace_s) + _REPLACEMENT_S
     # When a pod is deleted, Ray Serve drains its replicas and its proxy first.
     env = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(drain_s), **({} if group.gpus else _NO_GPUS)}
     container = _container("ray-worker", options, {"serve": port}, amounts, env)
     pod = {**_pod(options), "terminationGracePeriodSeconds": drain_s + _SHUTDOWN_S}
     pod |= options.node_selector(group.kind)
+    if group.gpus and options.runtime_class:
+        pod["runtimeClassName"] = options.runtime_class
     if group.kind == ROUTER:
         pod["topologySpreadConstraints"] = [_SPREAD]
     tolerations = list(options.tolerations)

@@ -41,10 +41,22 @@ def render_manifest(serve_config: Mapping[str, Any], place: Place, options: Mani
     """
     options.validate()
     _check_variables(serve_config, options)
-    documents = [_ray_service(with_public_proxies(serve_config), place, options)]
+    documents = [_merged(_ray_service(with_public_proxies(serve_config), place, options), options.patch)]
     if options.account_annotations:
         documents.insert(0, _service_account(options))
     return "---\n".join(dump_yaml(document, literal=True) for document in documents)
+
+
+def _merged(document: dict[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """A document with a JSON merge patch. Source: RFC 7386, section 2."""
+    merged = {key: value for key, value in document.items() if patch.get(key, value) is not None}
+    for key, value in patch.items():
+        if isinstance(value, Mapping):
+            below = document.get(key)
+            merged[key] = _merged(below if isinstance(below, dict) else {}, value)
+        elif value is not None:
+            merged[key] = value
+    return merged
 
 
 def _check_variables(serve_config: Mapping[str, Any], options: ManifestOptions) -> None:

@@ -234,6 +234,33 @@ def test_pod_options() -> None:
     assert "tolerations" not in head["template"]["spec"]
 
 
+def test_gpu_pods_have_a_runtime_class_and_other_resources() -> None:
+    service = ray_service(LLAMA, "--runtime-class", "nvidia", "--worker-resource", "rdma/ib=1", "--routers", "1")
+    check([service])
+    routers, gpus = groups(service).values()
+    assert gpus["template"]["spec"]["runtimeClassName"] == "nvidia"
+    assert container(gpus)["resources"]["limits"]["rdma/ib"] == "1"
+    assert "runtimeClassName" not in routers["template"]["spec"]
+    assert "rdma/ib" not in container(routers)["resources"]["limits"]
+
+
+def test_a_patch_changes_adds_and_removes_keys(tmp_path: Path) -> None:
+    patch = tmp_path / "patch.yaml"
+    patch.write_text(
+        "metadata: {labels: {team: a}}\nspec: {upgradeStrategy: null, serviceUnhealthySecondThreshold: 7}\n"
+    )
+    plain, patched = ray_service(LLAMA), ray_service(LLAMA, "--patch", str(patch))
+    check([patched])
+    assert patched["metadata"]["labels"]["team"] == "a"
+    assert patched["metadata"]["name"] == plain["metadata"]["name"]
+    assert patched["spec"]["serviceUnhealthySecondThreshold"] == 7
+    assert "upgradeStrategy" in plain["spec"]
+    assert "upgradeStrategy" not in patched["spec"]
+    patch.write_text("[]")
+    assert "must hold a mapping" in refused(LLAMA, "--kuberay", "--patch", str(patch))
+    assert "cannot be read" in refused(LLAMA, "--kuberay", "--patch", str(tmp_path / "none"))
+
+
 def test_resources_scale_with_the_gpus_per_pod() -> None:
     group = groups(ray_service(MULTI))["h100-4"]
     assert container(group)["resources"]["requests"] == {"cpu": "12", "memory": "48Gi", "nvidia.com/gpu": "4"}
@@ -409,6 +436,8 @@ def test_other_applications_are_reported(tmp_path: Path) -> None:
         (["--path", "a="], "`a=` must have a name"),
         (["--path", "/none=/there"], "is below /none"),
         (["--redis-password", "s:k"], "--redis-password: needs --redis"),
+        (["--env", "RAY_REDIS_ADDRESS=r:1"], "--env RAY_REDIS_ADDRESS: KubeRay refuses it; use --redis."),
+        (["--redis", "r:1", "--env", "REDIS_PASSWORD=p"], "KubeRay refuses it; use --redis-password."),
         (["--redis", "r:1", "--redis-password", "s"], "`s` must be SECRET:KEY"),
         (["--service-account-annotation", "a=b"], "needs --service-account"),
         (

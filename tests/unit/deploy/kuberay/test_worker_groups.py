@@ -36,7 +36,6 @@ def parallel(tensor: int, stages: int = 1, **keys: Any) -> dict[str, Any]:
         (parallel(2, 3), 4, "gpu-4x2", 4, 2),
         (parallel(1, 2), 1, "gpu-1x2", 1, 2),
         ({"placement_group_config": {"bundle_per_worker": {"GPU": 0.5}}}, 8, "gpu-1", 1, 1),
-        (parallel(2, placement_group_config={"bundle_per_worker": {"GPU": 0.5}}), 8, "gpu-1", 1, 1),
         (
             parallel(2, placement_group_config={"bundles": [{"CPU": 2}, {"GPU": 1}, {"GPU": 1}], "strategy": "SPREAD"}),
             1,
