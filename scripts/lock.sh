@@ -19,6 +19,8 @@ series=$(mktemp)
 trap 'rm -f "$overrides" "$series"' EXIT
 # One series of vLLM, the one that the whole suite runs on.
 .venv/bin/python -c 'from rayllm.config.vllm_versions import PINNED; print(f"vllm=={PINNED}.*\nvllm-cpu=={PINNED}.*")' > "$series"
+# Compilers of the headers' version: CUDA's headers refuse a newer one (flashinfer-ai/flashinfer#3493).
+for package in nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-cccl; do echo "$package==13.0.*"; done >> "$series"
 # A build such as 2.13.0+cpu is locked by its version alone.
 { cat requirements/cpu-overrides.txt; grep '^torch==' requirements/cpu.txt; } > "$overrides"
 lock cpu --override "$overrides" "$@"
