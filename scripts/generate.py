@@ -30,6 +30,20 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "rayllm" / "config" / "data"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 BATCH = ROOT / "docs" / "batch.md"
+# Names as NVML gives them, without "NVIDIA".
+NVIDIA_GPUS = (
+    "A10",
+    "A30",
+    "A40",
+    "A800-SXM4-80GB",
+    "L20",
+    "L40",
+    "H800",
+    "GH200 480GB",
+    "GB10",
+    "RTX 6000 Ada Generation",
+)
+NVIDIA_GPUS += ("RTX A6000", "GeForce RTX 3090", "GeForce RTX 4090", "GeForce RTX 5090")
 OBSERVABILITY = ROOT / "docs" / "observability.md"
 README = ROOT / "README.md"
 
@@ -92,10 +106,12 @@ def http_pages() -> dict[Path, str]:
 
 
 def ray_accelerators() -> str:
-    """Accelerator names of the pinned Ray."""
+    """Accelerator names of the pinned Ray: its constants, and what it makes of NVIDIA's names."""
+    from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
     from ray.util.accelerators import accelerators
 
     names = [v for k, v in vars(accelerators).items() if not k.startswith("_") and isinstance(v, str)]
+    names += [NvidiaGPUAcceleratorManager._gpu_name_to_accelerator_type(f"NVIDIA {name}") for name in NVIDIA_GPUS]
     return json.dumps(list(dict.fromkeys(names)), indent=1) + "\n"
 
 

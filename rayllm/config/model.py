@@ -1,5 +1,6 @@
 """Schema of a model's YAML."""
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
@@ -12,8 +13,10 @@ from rayllm.config.source import BucketSource, HubSource, Source, not_gguf
 from rayllm.config.vllm_versions import unmet_requirement
 from rayllm.prompt import PromptFormat
 
-# vLLM's own default for GPUs below the H100's class, which also is a replica's default of `max_ongoing_requests`.
-DEFAULT_MAX_NUM_SEQS = 256
+# vLLM's own default of `max_num_seqs`, which also is a replica's default of `max_ongoing_requests`: for GPUs of 70 GiB
+# or more, except A100, and for all others.
+_LARGE_GPU = re.compile("H|G?B[23]|GH|GB10|RTX-PRO-6000")
+_LARGE_GPU_SEQS, DEFAULT_MAX_NUM_SEQS = 1024, 256
 
 _MODEL_ID = matching(
     r"(?!.*\.\.)[A-Za-z0-9][\w.:/@+-]*",
@@ -222,6 +225,8 @@ class ModelConfig(Frozen):
         variables = value.get("env_vars", {})
         if not isinstance(variables, dict) or not all(isinstance(text, str) for text in variables.values()):
             raise ValueError("`env_vars` must map names to strings; put numbers in quotes")
+        if parallel := [name for name in variables if name.startswith("VLLM_DP_")]:
+            raise ValueError(f"`{parallel[0]}`: RayLLM runs replicas instead; use deployment_config.num_replicas")
         return value
 
     @field_validator("vllm_version")
@@ -263,6 +268,8 @@ class ModelConfig(Frozen):
             raise ValueError(
                 f"placement_group_config.bundles: {workers} workers need as many bundles with a GPU, not {gpus}"
             )
+        if workers > 1 and self.gpu_share < 1:
+            raise ValueError("placement_group_config: workers of one engine cannot share a GPU; give each `GPU: 1`")
         if self.streamed_from and isinstance(self.source, BucketSource):
             for key in sorted(self.source.model_fields_set - {"bucket_uri"}):
                 raise ValueError(f"model_source.{key}: vLLM's streamer does not support it; leave one of them out")
@@ -327,6 +334,6 @@ class ModelConfig(Frozen):
     @property
     def max_ongoing_requests(self) -> int:
         """Requests that a replica handles at once."""
-        return self.deployment_config.max_ongoing_requests or int(
-            self.engine_kwargs.get("max_num_seqs", DEFAULT_MAX_NUM_SEQS)
-        )
+        is_large = self.accelerator_type and _LARGE_GPU.match(self.accelerator_type)
+        default = _LARGE_GPU_SEQS if is_large else DEFAULT_MAX_NUM_SEQS
+        return self.deployment_config.max_ongoing_requests or int(self.engine_kwargs.get("max_num_seqs", default))

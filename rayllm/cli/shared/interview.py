@@ -1,5 +1,6 @@
 """The decisions of `rayllm gen-config`: from an option, a prompt, or a computed default."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from rayllm.cli.shared.fit_tables import gib, introduction, on_every_gpu, summar
 from rayllm.cli.shared.machine import local_gpus
 from rayllm.cluster.environment import has_cpu_engine
 from rayllm.config import ModelConfig, named_model
-from rayllm.config.scaling import canonical_accelerator
+from rayllm.config.scaling import accelerator_types, canonical_accelerator
 from rayllm.core.errors import ClusterError, ConfigError, SourceError
 from rayllm.plan.authoring import advice
 from rayllm.plan.authoring.profile import ModelProfile, profile_by_name, profile_model
@@ -230,24 +231,25 @@ class Interview:
 
 
 def _find_accelerator(name: str) -> tuple[str | None, Gpu | None]:
-    """Look up Ray's type of an accelerator, and its GPU; raises ConfigError for an unknown accelerator.
+    """Look up Ray's type of an accelerator, and its GPU.
 
     Both are None for any GPU and for the CPU; the GPU alone is None if its memory is not known.
     """
     if name.lower() in (NO_ACCELERATOR, "any", "cpu"):
         return None, None
     accelerator = _accelerator_type(name)
-    gpus = {gpu.name: gpu for gpu in GPUS} | {"A100": find_gpu("A100-40G")}
+    local = {gpu.kind.name: gpu.kind for gpu in local_gpus() if gpu.kind}
+    gpus = local | {gpu.name: gpu for gpu in GPUS} | {"A100": find_gpu("A100-40G")}
     if accelerator not in gpus:
         say(f"The memory of {accelerator} is not known, so nothing is computed for it.")
     return accelerator, gpus.get(accelerator)
 
 
 def _accelerator_type(name: str) -> str:
-    try:
-        accelerator = canonical_accelerator(name)
-    except ValueError:
-        accelerator = find_gpu(name, "--accelerator-type").name
+    accelerator = canonical_accelerator(name)
+    if accelerator not in accelerator_types():
+        with suppress(ConfigError):
+            accelerator = find_gpu(name).name
     if accelerator.startswith("A100-"):
         # Ray labels all A100s alike.
         resources = "'{\"accelerator_type:" + accelerator + "\": 1}'"

@@ -5,6 +5,7 @@ import platform
 import resource
 import shutil
 import subprocess
+import sysconfig
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from rayllm.cli.shared.application import DEFAULT_ADDRESS, Listener, check_free
+from rayllm.config.scaling import accelerator_types
 from rayllm.core.errors import ClusterError, ConfigError
 from rayllm.core.settings import Settings
 from rayllm.plan.cores import this_machine
@@ -21,24 +23,37 @@ from rayllm.plan.cpu import Cpu, this_cpu
 from rayllm.plan.cpu_cache import free_memory
 from rayllm.plan.gpus import GPUS, Gpu
 
-_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
+_FIELDS = "name,memory.total,driver_version,mig.mode.current"
+_QUERY = ("nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits")
+# Of the memory that NVIDIA's tool reports, what CUDA reports, or a little less.
+_VISIBLE_SHARE = 0.975
 _SHARED_MEMORY = Path("/dev/shm")
+# Packages beside RayLLM's own requirements that tell which build is installed.
+_COMPANIONS = {"torchvision", "torchaudio", "nvidia-cuda-runtime"}
 
 
 @dataclass(frozen=True)
 class LocalGpu:
-    """A GPU: NVIDIA's name, memory in MiB, and the driver's version."""
+    """A GPU: NVIDIA's name, memory in MiB, the driver's version, and whether the GPU is divided by MIG."""
 
     name: str
     memory_mib: int
     driver: str
+    has_mig: bool = False
 
     @property
     def kind(self) -> Gpu | None:
-        """The GPU in RayLLM's table; None for an unknown GPU."""
-        words = self.name.upper().replace("-", " ").split()
-        candidates = [gpu for gpu in GPUS if gpu.name.partition("-")[0] in words]
-        return min(candidates, key=lambda gpu: abs(gpu.memory_gib * 1024 - self.memory_mib), default=None)
+        """The GPU's type and memory, from RayLLM's table or NVIDIA's tool; None with MIG, whose parts vary."""
+        if self.has_mig:
+            return None
+        if known := [gpu for gpu in GPUS if self._has_words_of(gpu.name.removesuffix("-40G").removesuffix("-80G"))]:
+            return min(known, key=lambda gpu: abs(gpu.memory_gib * 1024 - self.memory_mib))
+        types = (name for name in accelerator_types() if self._has_words_of(name))
+        name = max(types, key=len, default=self.name.removeprefix("NVIDIA ").replace(" ", "-"))
+        return Gpu(name, round(self.memory_mib / 1024 * _VISIBLE_SHARE, 2))
+
+    def _has_words_of(self, accelerator: str) -> bool:
+        return set(accelerator.upper().split("-")) <= set(self.name.upper().replace("-", " ").split())
 
 
 def local_gpus() -> list[LocalGpu]:
@@ -48,7 +63,9 @@ def local_gpus() -> list[LocalGpu]:
     except (OSError, subprocess.SubprocessError):
         return []
     rows = [[cell.strip() for cell in line.split(",")] for line in result.stdout.splitlines()]
-    return [LocalGpu(row[0], int(row[1]), row[2]) for row in rows if len(row) == 3 and row[1].isdigit()]
+    return [
+        LocalGpu(row[0], int(row[1]), row[2], "Enabled" in row) for row in rows if len(row) > 2 and row[1].isdigit()
+    ]
 
 
 @dataclass(frozen=True)
@@ -77,6 +94,7 @@ class Machine:
         requirements: RayLLM's requirements, with those of its engines as extras.
         packages: versions of the installed distributions by name.
         shared_memory: free bytes in /dev/shm; None without /dev/shm.
+        compiler: path of a C compiler; None without one.
         settings_fault: what is wrong with the RAYLLM_* variables, or "".
         port_fault: what is wrong with the default port, or "".
     """
@@ -91,6 +109,8 @@ class Machine:
     shared_memory: int | None
     open_files: int
     has_hub_token: bool
+    has_python_headers: bool = True
+    compiler: str | None = None
     gpus: tuple[LocalGpu, ...] = ()
     folders: tuple[Folder, ...] = ()
     settings_fault: str = ""
@@ -114,13 +134,15 @@ def read_machine(environment: Mapping[str, str]) -> Machine:
         python=platform.python_version(),
         system=platform.system(),
         requirements=requirements,
-        packages=package_versions({one.name for one in requirements} | {"torchvision", "torchaudio"}),
+        packages=package_versions({one.name for one in requirements} | _COMPANIONS),
         cores=this_machine().available,
         cpu=this_cpu(),
         free_memory=free_memory(),
         shared_memory=shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else None,
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         has_hub_token=bool(get_token()),
+        has_python_headers=Path(sysconfig.get_path("include"), "Python.h").is_file(),
+        compiler=next(filter(None, map(shutil.which, (environment.get("CC", "gcc"), "gcc", "clang"))), None),
         gpus=tuple(local_gpus()),
         folders=tuple(read_folder(purpose, path) for purpose, path in folders.items()),
         settings_fault=fault,

@@ -11,8 +11,8 @@ TOKENS = 8192
 
 # So many sequences of full length should fit at once: with one, all others would wait.
 _MIN_CONCURRENCY = 2
-# Never recommended: they support neither bfloat16 nor vLLM's fast attention kernels.
-_LEGACY = ("T4", "V100")
+# Never recommended: without bfloat16 and vLLM's fast attention kernels, or not found in data centres.
+_NOT_RECOMMENDED = ("T4", "GeForce-RTX-4090", "GeForce-RTX-5090")
 # Typical length of a request in tokens; and vLLM's default limit of sequences on most GPUs.
 _TYPICAL_TOKENS, _MAX_SEQUENCES = 2048, 256
 
@@ -24,7 +24,7 @@ def required_tokens(measured: Measured, requested: int | None) -> int:
 
 def recommended_gpu(measured: Measured, settings: EngineSettings, tokens: int) -> Gpu | None:
     """The GPU model that holds the model with the least total memory; None if none does."""
-    candidates = (_smallest_split(measured, gpu, settings, tokens) for gpu in GPUS if gpu.name not in _LEGACY)
+    candidates = (_smallest_split(measured, gpu, settings, tokens) for gpu in GPUS if gpu.name not in _NOT_RECOMMENDED)
     fits = [room for room in candidates if room]
     return min(fits, key=lambda room: room.gpu.memory * room.settings.gpus).gpu if fits else None
 

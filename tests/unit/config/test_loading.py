@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from rayllm.config import BucketSource, HubSource, LocalSource, ModelConfig, load_app, load_model, model_from
+from rayllm.config.scaling import canonical_accelerator
 from rayllm.core.errors import ConfigError
 
 MINIMAL = {"model_loading_config": {"model_id": "org/name"}}
@@ -81,7 +82,6 @@ def test_a_revision_belongs_to_the_hub() -> None:
         ({"engine_kwargs": {"port": 1}}, "engine_kwargs", "an option of vLLM's own server"),
         ({"tensor_parallelism": {"degree": 0}}, "tensor_parallelism.degree", "greater than or equal to 1"),
         ({"tensor_parallelism": {"degre": 2}}, "tensor_parallelism.degre", "did you mean `degree`?"),
-        ({"accelerator_type": "A100_80B"}, "accelerator_type", "did you mean `A100-80G`?"),
         ({"llm_engine": "TRT"}, "llm_engine", "vLLM"),
         ({"model_loading_config": {"model_id": "../x"}}, "model_loading_config.model_id", "begin with a letter"),
         ({"model_loading_config": {"model_id": "m", "model_source": "a/b/c"}}, "model_source", "begin a path with"),
@@ -96,6 +96,14 @@ def test_a_revision_belongs_to_the_hub() -> None:
         ),
         ({"placement_group_config": {"bundles": [{"GPU": 1}]}, "tensor_parallelism": {"degree": 4}}, "bundles", "4 w"),
         ({"placement_group_config": {"bundle_per_worker": {"GPU": 2}}}, "placement_group_config", "at most 1 GPU"),
+        (
+            {"placement_group_config": {"bundle_per_worker": {"GPU": 0.5}}, "tensor_parallelism": {"degree": 2}},
+            "placement_group_config",
+            "cannot share a GPU",
+        ),
+        ({"runtime_env": {"env_vars": {"VLLM_DP_SIZE": "2"}}}, "runtime_env", "use deployment_config.num_replicas"),
+        ({"engine_kwargs": {"data_parallel_backend": "ray"}}, "engine_kwargs", "use deployment_config.num_replicas"),
+        ({"engine_kwargs": {"nnodes": 2}}, "engine_kwargs", "use placement_group_config.strategy"),
         ({"deployment_config": {"ray_actor_options": {"num_gpus": 1}}}, "ray_actor_options", "`placement_group"),
         ({"deployment_config": {"max_queued_requests": 0}}, "deployment_config.max_queued_requests", "greater than"),
         ({"engine_kwargs": {"tensor_parallel_size": "two"}}, "engine_kwargs", "a whole number of at least 1, not"),
@@ -146,15 +154,33 @@ def test_each_fault_names_file_and_key_and_the_way_out(keys: dict[str, Any], whe
 
 
 def test_all_faults_are_told_at_once() -> None:
-    message = faults(engin_kwargs={}, accelerator_type="nope", tensor_parallelism={"degree": 0})
+    message = faults(engin_kwargs={}, max_request_context_length=0, tensor_parallelism={"degree": 0})
     assert len(message.splitlines()) == 3
 
 
 @pytest.mark.parametrize(
-    ("spelling", "name"), [("A10", "A10G"), ("A100_40G", "A100-40G"), ("a100-80g", "A100-80G"), ("H100", "H100")]
+    ("spelling", "name"),
+    [
+        ("A10", "A10"),
+        ("A100_40G", "A100-40G"),
+        ("a100-80g", "A100-80G"),
+        ("geforce_rtx_4090", "GeForce-RTX-4090"),
+        ("My_own", "My-own"),
+    ],
 )
 def test_spellings_of_accelerators(spelling: str, name: str) -> None:
     assert model(accelerator_type=spelling).accelerator_type == name
+
+
+def test_an_unknown_accelerator_is_taken_with_a_suggestion(caplog: pytest.LogCaptureFixture) -> None:
+    canonical_accelerator.cache_clear()
+    assert model(accelerator_type="A100_80B").accelerator_type == "A100-80B"
+    assert "`A100_80B` may be no name that Ray gives a node; did you mean `A100-80G`?" in caplog.text
+
+
+@pytest.mark.parametrize(("accelerator", "expected"), [("H100", 1024), ("B300", 1024), ("A100", 256), (None, 256)])
+def test_large_gpus_take_as_many_requests_as_vllm_runs_on_them(accelerator: str | None, expected: int) -> None:
+    assert model(accelerator_type=accelerator).max_ongoing_requests == expected
 
 
 def test_aliases_agree_with_engine_arguments() -> None:

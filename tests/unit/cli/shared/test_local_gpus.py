@@ -10,8 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
 
 from rayllm.cli.shared.machine import LocalGpu, local_gpus
+
+accelerator_type = NvidiaGPUAcceleratorManager._gpu_name_to_accelerator_type
 
 
 @pytest.mark.parametrize(
@@ -25,12 +28,27 @@ from rayllm.cli.shared.machine import LocalGpu, local_gpus
         ("NVIDIA L40S", 46068, "L40S"),
         ("NVIDIA A10G", 23028, "A10G"),
         ("Tesla T4", 15360, "T4"),
-        ("NVIDIA GeForce RTX 4090", 24564, None),
+        ("NVIDIA A10", 23028, "A10"),
+        ("NVIDIA GeForce RTX 4090", 24564, "GeForce-RTX-4090"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, "RTX-PRO-6000"),
+        # Not in RayLLM's table.
+        ("NVIDIA GeForce RTX 3090", 24576, "GeForce-RTX-3090"),
+        ("NVIDIA RTX 6000 Ada Generation", 49140, "RTX-6000"),
+        ("NVIDIA GH200 480GB", 97871, "GH200"),
+        ("NVIDIA Thor", 125772, "Thor"),
     ],
 )
-def test_cards_are_known_by_name_and_memory(name: str, memory: int, kind: str | None) -> None:
-    found = LocalGpu(name, memory, "570.1").kind
-    assert (found.name if found else None) == kind
+def test_cards_have_the_names_that_ray_gives_and_their_memory(name: str, memory: int, kind: str) -> None:
+    found = LocalGpu(name, memory, "580.1").kind
+    assert found is not None
+    # Ray has no name for an A100 with 80 GB.
+    assert found.name.removesuffix("-40G").removesuffix("-80G") == accelerator_type(name)
+    assert found.name == kind
+    assert 0.9 < found.memory_gib * 1024 / memory < 1
+
+
+def test_a_card_that_is_divided_has_no_memory_to_plan_with() -> None:
+    assert LocalGpu("NVIDIA H100 80GB HBM3", 81559, "580.1", has_mig=True).kind is None
 
 
 @pytest.fixture
@@ -45,6 +63,8 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_cards_of_a_machine(tool: Path) -> None:
     tool.write_text("#!/bin/sh\nprintf 'NVIDIA L4, 23034, 570.1\\nNVIDIA L4, 23034, 570.1\\n'\n")
     assert local_gpus() == [LocalGpu("NVIDIA L4", 23034, "570.1")] * 2
+    tool.write_text("#!/bin/sh\nprintf 'NVIDIA L4, 23034, 580.1, [N/A]\\nNVIDIA H100, 81559, 580.1, Enabled\\n'\n")
+    assert [gpu.has_mig for gpu in local_gpus()] == [False, True]
     tool.write_text("#!/bin/sh\necho No devices were found\nexit 6\n")
     assert local_gpus() == []
 

@@ -156,7 +156,7 @@ def test_a_models_own_template_is_the_default(prompt_format: Mapping, tmp_path: 
 def test_a_file_of_ray_serve_llm(tmp_path: Path) -> None:
     model = converted(RAY_SERVE_LLM, tmp_path)
     assert model.source == BucketSource(bucket_uri="s3://b/chat-1b", anonymous=True)
-    assert model.accelerator_type == "A10G"
+    assert model.accelerator_type == "A10"
     assert model.engine_kwargs == {"max_model_len": 8192}
     assert model.tool_calling is not None
     assert (model.tool_calling.parser, model.tool_calling.auto, model.reasoning_parser) == ("hermes", True, "qwen3")
