@@ -1,6 +1,6 @@
 # `make` or `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-floors test-traces test-clients test-versions test-gpu lint format generate docs ui lock bench
+.PHONY: help setup run test test-fast test-floors test-traces test-clients test-versions test-gpu test-gpu-path lint format generate docs ui lock bench
 BIN := .venv/bin
 PYTHON ?= python3
 UI := rayllm/serving/router/ui/source
@@ -41,8 +41,11 @@ test-clients: setup ## install clients that people use and run docs/clients.md w
 	@scripts/clients.sh
 	@$(BIN)/python -m pytest tests/integration/test_documented_clients.py tests/integration/test_lm_eval.py
 
-test-gpu: setup ## run what only an NVIDIA GPU can show, and write the report to docs/gpu.md
-	@$(BIN)/python -m pytest tests/gpu --report docs/gpu.md
+test-gpu: setup ## run what only an NVIDIA GPU can show, and write the report to docs/gpu.md (PART="demo guided": those)
+	@$(BIN)/python -m pytest $(or $(PART:%=tests/gpu/test_%.py),tests/gpu) --report docs/gpu.md
+
+test-gpu-path: setup ## run what takes long on the path of GPUs, with fake GPUs
+	@$(BIN)/python -m pytest tests/integration/test_gpu_path.py tests/gpu_path
 
 test-versions: setup ## run the tests that need an engine with each series of vLLM (VERSIONS="0.27 0.32": with those)
 	@$(BIN)/python scripts/check_versions.py $(VERSIONS)

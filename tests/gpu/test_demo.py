@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +14,12 @@ import pytest
 import ray
 from openai import OpenAI
 
+from rayllm.cli.commands.doctor import findings
+from rayllm.cli.shared.machine import read_machine
 from tests.compatibility.cases import FRANCE, GERMANY, PARIS, TOOL
 from tests.gpu.conftest import ServeModels
 from tests.gpu.device import Device
 from tests.gpu.models import ADAPTERS, demo
-from tests.integration.service import BACKENDS
 from tests.integration.test_explain import record_of
 
 MODEL = "demo"
@@ -27,19 +29,16 @@ Record = Callable[[str, object], None]
 
 @pytest.fixture(scope="module")
 def url(device: Device, serve_models: ServeModels, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An application with the demo, more adapters than an engine holds, and guided decoding backends."""
+    """An application with the demo, and more adapters than an engine holds."""
     adapters = tmp_path_factory.mktemp("adapters")
     for name in FOUR_ADAPTERS:
         shutil.copytree(ADAPTERS / name.removesuffix("-2"), adapters / name)
-    backends = tmp_path_factory.mktemp("backends")
-    shutil.copytree(BACKENDS / "page-example", backends / "page-example")
     model = demo(
         MODEL,
         device.whole(),
         # Prompts that are longer than this are computed in chunks.
         engine_kwargs={"max_num_batched_tokens": 128, "max_num_seqs": 64, "enable_prefix_caching": True},
         lora_config={"dynamic_lora_loading_path": str(adapters), "max_num_adapters_per_replica": 2},
-        guided_decoding={"backends_dir": str(backends), "trust_custom_code": True},
     )
     with serve_models(model) as url:
         yield url
@@ -55,6 +54,10 @@ def ask(openai: OpenAI, *messages: Any, model: str = MODEL, **more: Any) -> str:
     """The answer at temperature 0."""
     reply = openai.chat.completions.create(model=model, messages=list(messages), temperature=0, max_tokens=64, **more)
     return str(reply.choices[0].message.content)
+
+
+def test_the_doctor_finds_no_error() -> None:
+    assert [found for found in findings(read_machine(os.environ)) if found.status == "error"] == []
 
 
 def test_a_replica_has_a_gpu_of_its_placement_group(url: str, device: Device) -> None:
@@ -138,8 +141,3 @@ def test_structured_output(openai: OpenAI) -> None:
     assert value.keys() == {"city", "size"}
     assert value["city"] in ("Paris", "Rome")
     assert value["size"] in ("small", "large")
-
-
-def test_guided_decoding_backend(openai: OpenAI) -> None:
-    body = {"nvext": {"guided_decoding_backend": "page-example"}}
-    assert ask(openai, FRANCE, extra_body=body) == "Custom decoding test"

@@ -26,6 +26,8 @@ _READY_S = 40.0
 _FREE = (
     "AWS_",
     "COLUMNS",
+    # Workers on CPUs do not look at GPUs.
+    "CUDA_VISIBLE_DEVICES",
     "EXAMPLE_KEY",
     "LINES",
     "MAKEFLAGS",

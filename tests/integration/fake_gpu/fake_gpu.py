@@ -1,0 +1,37 @@
+"""A platform for vLLM that computes on CPUs and is a GPU to Ray, so that engines take the path of GPUs.
+
+vLLM finds the platform by the entry point in `fake_gpu-1.0.dist-info` where this folder is in `PYTHONPATH`. Placement,
+device ids, Ray's workers and their queues are as on GPUs; kernels, memory and NCCL are not.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from vllm.platforms.cpu import CpuPlatform
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+
+def platform() -> str:
+    """The class path of the platform, which vLLM prefers to its own."""
+    return f"{__name__}.FakeGpuPlatform"
+
+
+class FakeGpuPlatform(CpuPlatform):
+    """A CPU that Ray counts and places as GPUs."""
+
+    ray_device_key = "GPU"
+    device_control_env_var = "CUDA_VISIBLE_DEVICES"
+    ray_noset_device_env_vars = ("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES",)
+
+    @classmethod
+    def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
+        """Complete the configuration as on a CPU, with the worker of this module."""
+        # Threads of a worker are bound to no core: all workers share the few of this machine.
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        if vllm_config.parallel_config.worker_cls == "auto":
+            vllm_config.parallel_config.worker_cls = "fake_gpu_worker.FakeGpuWorker"
+        super().check_and_update_config(vllm_config)

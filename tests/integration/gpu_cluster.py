@@ -1,0 +1,183 @@
+"""A Ray cluster of a program's own, whose GPUs are fake: vLLM computes on CPUs, and all else is as on GPUs.
+
+The platform is in the folder `fake_gpu`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import yaml
+
+from tests.integration.service import DEMO, ROOT
+from tests.servers.process import free_port
+
+PARIS = "The capital of France is Paris."
+PLATFORM = Path(__file__).with_name("fake_gpu")
+
+
+class GpuCluster:
+    """Nodes with fake H100.
+
+    Attributes:
+        address: that of the GCS, for `rayllm apply`.
+        url: where the routers listen.
+        faults: a folder whose files cause faults: see the worker.
+    """
+
+    def __init__(self, folder: Path, gpus: int) -> None:
+        self._folder = folder
+        self._token = secrets.token_hex(32)
+        self.faults = folder / "faults"
+        self.faults.mkdir()
+        self.url = f"http://127.0.0.1:{free_port()}"
+        port = free_port()
+        self.address = f"127.0.0.1:{port}"
+        # Not below pytest's folder, whose path is too long for Ray's sockets.
+        self.session = tempfile.mkdtemp(prefix="rayllm-gpu-")
+        ports = [f"--port={port}", f"--ray-client-server-port={free_port()}"]
+        self._nodes = [
+            self._start("--head", "--include-dashboard=false", f"--temp-dir={self.session}", *ports, gpus=gpus)
+        ]
+        until(self._is_up)
+
+    def _is_up(self) -> bool:
+        host, port = self.address.split(":")
+        with socket.socket() as connection:
+            return connection.connect_ex((host, int(port))) == 0
+
+    def add_node(self, gpus: int) -> None:
+        """Start another node on this machine."""
+        self._nodes.append(self._start(f"--address={self.address}", gpus=gpus))
+        until(lambda: int(self._run("print(len(ray.nodes()))")) == len(self._nodes))
+
+    def _start(self, *options: str, gpus: int) -> subprocess.Popen[bytes]:
+        command = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=8", *options]
+        command += [f"--num-gpus={gpus}", '--resources={"accelerator_type:H100": 1}'] if gpus else ["--num-gpus=0"]
+        return subprocess.Popen(command, env=self.environment(), stdout=subprocess.DEVNULL)
+
+    def environment(self) -> dict[str, str]:
+        """The environment of the cluster and of commands that talk to it."""
+        variables = {name: value for name, value in os.environ.items() if name != "_RAYLLM_FORKED_WORKERS"}
+        return variables | {
+            "PYTHONPATH": str(PLATFORM),
+            "FAKE_GPU_FAULTS": str(self.faults),
+            "RAYLLM_CACHE_DIR": str(self._folder / "cache"),
+            "RAY_worker_niceness": "0",
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": self._token,
+        }
+
+    def apply(self, *models: dict[str, Any]) -> None:
+        """Deploy an application with these models, and wait until all are healthy."""
+        router = {"listen": self.url.removeprefix("http://"), "num_replicas": 1}
+        application = {"name": "gpu", "route_prefix": "/", "import_path": "rayllm:app"}
+        file = self._folder / "serve.yaml"
+        args = {"llm_configs": list(models), "router": router}
+        file.write_text(yaml.safe_dump({"proxy_location": "Disabled", "applications": [application | {"args": args}]}))
+        command = [sys.executable, "-m", "rayllm", "apply", str(file), "--address", self.address, "--timeout", "300"]
+        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, cwd=ROOT, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def delete(self) -> None:
+        """Delete the application."""
+        self._run("from ray import serve; serve.delete('gpu')")
+
+    def groups(self) -> list[str]:
+        """The placement groups that there are."""
+        table = "ray.util.placement_group_table().items() if group['state'] != 'REMOVED'"
+        return self._run(f"print(*(key for key, group in {table}), sep='\\n')").split()
+
+    def _run(self, code: str) -> str:
+        """What a program prints that is connected to the cluster."""
+        program = f"import ray; ray.init('{self.address}', namespace='serve', log_to_driver=False)\n{code}"
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def processes(self, title: str) -> list[psutil.Process]:
+        """The cluster's processes whose command line begins so."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                log = os.readlink(f"/proc/{process.pid}/fd/1")
+                if log.startswith(self.session) and " ".join(process.cmdline()).startswith(title):
+                    found.append(process)
+        return found
+
+    def engine_processes(self) -> list[psutil.Process]:
+        """The engines' own processes and their workers."""
+        return self.processes("VLLM::")
+
+    def stop(self) -> None:
+        """Kill the nodes, which take half a minute to end in peace."""
+        for node in self._nodes:
+            for process in [*psutil.Process(node.pid).children(recursive=True), *self.processes(""), node]:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            node.wait(60)
+
+
+@contextmanager
+def running(folder: Path, gpus: int = 8) -> Iterator[GpuCluster]:
+    """A cluster of one node with so many GPUs, for as long as the block runs."""
+    cluster = GpuCluster(folder, gpus)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def gpu_model(model_id: str = "rayllm-demo", degree: int = 1, **keys: Any) -> dict[str, Any]:
+    """The demo on GPUs.
+
+    Args:
+        degree: of tensor parallelism.
+        keys: of the model's file, beside or instead of the demo's.
+    """
+    demo: dict[str, Any] = yaml.safe_load(DEMO.read_text())
+    root = DEMO.parent / "rayllm-demo"
+    demo["model_loading_config"] = {"model_id": model_id, "model_source": str(root / "weights")}
+    demo["lora_config"]["dynamic_lora_loading_path"] = str(root / "adapters")
+    demo |= {"accelerator_type": "H100", "tensor_parallelism": {"degree": degree}}
+    # What RayLLM chooses for engines on CPUs.
+    demo["engine_kwargs"] |= {"enforce_eager": True, "dtype": "float32"}
+    return demo | keys
+
+
+def copy_adapters(folder: Path) -> None:
+    """Fill a folder with adapters: one that is sound, one that is broken, and one that the second GPU fails to load."""
+    for name in ("pirate", "broken", "unlucky"):
+        shutil.copytree(DEMO.parent / "rayllm-demo" / "adapters" / "pirate", folder / name)
+    with (folder / "broken" / "adapter_model.safetensors").open("r+b") as weights:
+        weights.truncate(1000)
+
+
+def say(url: str, model: str = "rayllm-demo", question: str = "What is the capital of France?") -> str:
+    """The answer of a model at temperature 0."""
+    body = {"model": model, "messages": [{"role": "user", "content": question}], "temperature": 0}
+    reply = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=120)
+    assert reply.status_code == 200, reply.text
+    return str(reply.json()["choices"][0]["message"]["content"])
+
+
+def until(condition: Callable[[], object], timeout_s: float = 120) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, f"not within {timeout_s} s"
+        time.sleep(0.2)
