@@ -33,7 +33,8 @@ def test_as_many_workers_as_gpus(cluster: GpuCluster, degree: int) -> None:
     assert say(cluster.url, "rayllm-demo:pirate").startswith("Arrr")
     [engine] = cluster.processes("VLLM::EngineCore")
     assert len(set(gpus_of(engine))) == degree
-    assert len(cluster.processes("VLLM::Worker")) == degree
+    # A single worker is in the engine's process.
+    assert len(cluster.processes("VLLM::Worker")) == (degree if degree > 1 else 0)
 
 
 def test_two_stages(cluster: GpuCluster) -> None:

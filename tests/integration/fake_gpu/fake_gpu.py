@@ -32,6 +32,10 @@ class FakeGpuPlatform(CpuPlatform):
         """Complete the configuration as on a CPU, with the worker of this module."""
         # Threads of a worker are bound to no core: all workers share the few of this machine.
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-        if vllm_config.parallel_config.worker_cls == "auto":
-            vllm_config.parallel_config.worker_cls = "fake_gpu_worker.FakeGpuWorker"
+        config = vllm_config.parallel_config
+        if config.worker_cls == "auto":
+            config.worker_cls = "fake_gpu_worker.FakeGpuWorker"
+        executor = config.distributed_executor_backend
         super().check_and_update_config(vllm_config)
+        # On a CPU, vLLM gives a single worker a process of its own.
+        config.distributed_executor_backend = executor
