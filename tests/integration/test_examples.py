@@ -1,4 +1,4 @@
-"""The examples as a person runs them: programs that write parquet, each on a Ray of its own."""
+"""The examples as a person runs them: programs that write parquet."""
 
 from __future__ import annotations
 
@@ -17,16 +17,26 @@ from tests.integration.service import ROOT
 pytestmark = pytest.mark.timeout(1500)
 
 
-def run(example: str, output: Path, *arguments: str) -> str:
-    """Run an example to its end, as if from somewhere else; what it said."""
-    command = [sys.executable, str(ROOT / "examples" / example), "--output", str(output), *arguments]
+# Runs programs as a person does, one after another with the same Ray, which takes long to start.
+PROGRAMS = """\
+import runpy, sys
+for arguments in sys.argv[1:]:
+    sys.argv = arguments.split("|")
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder with the output of each example, and what they said. They run as if from somewhere else."""
+    folder = tmp_path_factory.mktemp("examples")
+    runs = [f"{ROOT}/examples/{name}.py|--output|{folder}/{name}" for name in ("minimal", "rag", "branches")]
     # A cluster that is just ending would be found as well.
     variables = os.environ | {"RAY_ADDRESS": "local"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=1400, cwd=output.parent, env=variables, check=False
-    )
+    command = [sys.executable, "-c", PROGRAMS, *runs]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1400, cwd=folder, env=variables, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
-    return done.stdout + done.stderr
+    return folder, done.stdout + done.stderr
 
 
 def written(folder: Path) -> list[dict[str, Any]]:
@@ -41,9 +51,9 @@ def answers(folder: Path, column: str = "answer") -> dict[str, str]:
     return {row["question"]: row[column] for row in written(folder)}
 
 
-def test_minimal(tmp_path: Path) -> None:
-    said = run("minimal.py", tmp_path / "out")
-    assert answers(tmp_path / "out") == {
+def test_minimal(outputs: tuple[Path, str]) -> None:
+    folder, said = outputs
+    assert answers(folder / "minimal") == {
         "What is the capital of France?": "The capital of France is Paris.",
         "What is the capital of Germany?": "The capital of Germany is Berlin.",
         "What is the capital of Japan?": "The capital of Japan is Tokyo.",
@@ -53,9 +63,8 @@ def test_minimal(tmp_path: Path) -> None:
     assert "The capital of Kenya is Nairobi." in said
 
 
-def test_rag(tmp_path: Path) -> None:
-    run("rag.py", tmp_path / "out")
-    rows = written(tmp_path / "out")
+def test_rag(outputs: tuple[Path, str]) -> None:
+    rows = written(outputs[0] / "rag")
     assert set(rows[0]) == {"question", "retrieved", "answer", "__error__"}
     assert {row["question"]: (row["retrieved"], row["answer"]) for row in rows} == {
         "How do the dishes taste at dinner?": ("The food was terrible.", "negative"),
@@ -68,14 +77,14 @@ def test_rag(tmp_path: Path) -> None:
     }
 
 
-def test_branches(tmp_path: Path) -> None:
-    run("branches.py", tmp_path / "out")
-    assert answers(tmp_path / "out" / "easy") == {
+def test_branches(outputs: tuple[Path, str]) -> None:
+    folder = outputs[0] / "branches"
+    assert answers(folder / "easy") == {
         "What is the capital of Norway?": "The capital of Norway is Oslo.",
         "What is the capital of Brazil?": "The capital of Brazil is Brasilia.",
         "Which city is the capital of Egypt?": "The capital of Egypt is Cairo.",
     }
-    hard = answers(tmp_path / "out" / "hard")
+    hard = answers(folder / "hard")
     assert set(hard) == {"Tell me a story.", "Can you tell me a story?"}
     for story in hard.values():
         assert story.startswith("Arrr, gather round, matey!")

@@ -115,7 +115,6 @@ def test_an_old_file_keeps_what_is_not_said(tmp_path: Path) -> None:
         ("./nothing", {}, "model_source: no such file or folder: .*nothing"),
         ("nothing.yaml", {}, "nothing.yaml"),
         ("gpt2", {"engine_kwargs": {"max_num_seq": 1}}, "engine_kwargs: .*max_num_seq.* did you mean `max_num_seqs`"),
-        ("gpt2", {"accelerator_type": "H1"}, "accelerator_type: `H1` is not an accelerator type of Ray"),
         ("gpt2", {"task": "chat"}, "task: input should be 'generate', "),
         ("gpt2", {"runtime_env": {"env_vars": {"A": 1}}}, "runtime_env: `env_vars` must map names to strings"),
         (DEMO, {"runtime_env": {"env_vars": None}}, "runtime_env: `env_vars` must map names to strings"),
