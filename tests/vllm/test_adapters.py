@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,10 +26,16 @@ Q = f"{LAYER}.q_proj"
 class Engine:
     """Stands for AsyncLLM where it loads an adapter: its workers apply all tensors, unless an error is given."""
 
-    def __init__(self, error: Exception | None = None, errored: bool = False, refuses: str = "") -> None:
+    def __init__(
+        self, error: Exception | None = None, errored: bool = False, refuses: str = "", workers: int = 1
+    ) -> None:
         self.vllm_config = SimpleNamespace(
-            lora_config=LoRAConfig(max_lora_rank=16, max_loras=1, lora_dtype=torch.bfloat16)
+            lora_config=LoRAConfig(max_lora_rank=16, max_loras=1, lora_dtype=torch.bfloat16),
+            parallel_config=SimpleNamespace(world_size=workers),
         )
+        self.processes: list[Any] = []
+        manager = SimpleNamespace(processes=self.processes)
+        self.engine_core = SimpleNamespace(resources=SimpleNamespace(engine_manager=manager))
         self.held: set[int] = set()
         self.asked: dict[str, list[int]] = {}
         self.errored = errored
@@ -97,6 +105,23 @@ async def test_what_the_engine_fails_on_is_not_the_adapters_fault(
     assert error.headers()["retry-after"]
     assert text not in error.message
     assert text in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("workers", "folder", "is_killed"), [(2, "sound", True), (1, "sound", False), (2, "gone", False)]
+)
+async def test_a_load_that_fails_on_one_of_several_workers_ends_the_engine(
+    tmp_path: Path, workers: int, folder: str, is_killed: bool
+) -> None:
+    """The replies of the others stay unread. A single worker, or files that are refused before, leave nothing."""
+    write(tmp_path / "sound", adapter())
+    engine = Engine(RuntimeError("no memory"), workers=workers)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        engine.processes.append(process)
+        await refused(engine, tmp_path / folder)
+        # Killed once more, which changes nothing, or only now.
+        process.terminate()
+    assert process.returncode == (-signal.SIGKILL if is_killed else -signal.SIGTERM)
 
 
 async def test_an_engine_that_dies_over_an_adapter_is_dead(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -52,19 +52,21 @@ class EngineAdapters:
         from vllm.lora.request import LoRARequest
 
         request = LoRARequest(f"{adapter}@{version}", self._models.lora_id_counter.inc(1), str(folder))
+        is_checked = False
         try:
             await self._check(folder)
+            is_checked = True
             await self._engine.add_lora(request)
         except _BrokenAdapterError as error:
             logger.warning("The adapter `%s` is refused: %s", adapter, error)
             raise RequestError(f"The adapter `{adapter}` cannot be used: {error}", "model", "adapter_broken") from None
         except Exception as error:
+            if is_checked and self._engine.vllm_config.parallel_config.world_size > 1:
+                # vLLM leaves the replies of other workers unread, and would take them for those to later calls.
+                kill_engine(self._engine)
             with suppress(Exception):
                 # Some workers may have loaded it.
                 await self._engine.remove_lora(request.lora_int_id)
-            if self._engine.vllm_config.parallel_config.world_size > 1:
-                # vLLM leaves the replies of other workers unread, and would take them for those to later calls.
-                kill_engine(self._engine)
             raise self._failure(adapter, error) from None
         return request
 
