@@ -316,7 +316,7 @@ def test_requests_over_http_keep_the_pace_over_all_workers(cluster: None) -> Non
 def test_the_online_example(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXAMPLE_KEY", KEY)
     url = f"{service.url}/v1/chat/completions"
-    said = run("online.py", tmp_path / "out", "--url", url, "--key-variable", "EXAMPLE_KEY")
+    said = run(["online.py", "--output", str(tmp_path / "out"), "--url", url, "--key-variable", "EXAMPLE_KEY"])
     rows = written(tmp_path / "out")
     assert {row["messages"][0]["content"]: row["resp"] for row in rows} == {
         "What is RayLLM?": (

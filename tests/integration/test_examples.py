@@ -30,13 +30,17 @@ for arguments in sys.argv[1:]:
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder with the output of each example, and what they said. They run as if from somewhere else."""
     folder = tmp_path_factory.mktemp("examples")
-    runs = [f"{ROOT}/examples/{name}.py|--output|{folder}/{name}" for name in ("minimal", "rag", "branches")]
+    return folder, run(*([f"{name}.py", "--output", f"{folder}/{name}"] for name in ("minimal", "rag", "branches")))
+
+
+def run(*examples: list[str]) -> str:
+    """Run examples with their arguments to their ends; what they said."""
     # A cluster that is just ending would be found as well.
     variables = os.environ | {"RAY_ADDRESS": "local"}
-    command = [sys.executable, "-c", PROGRAMS, *runs]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1400, cwd=folder, env=variables, check=False)
+    command = [sys.executable, "-c", PROGRAMS, *(f"{ROOT}/examples/{'|'.join(example)}" for example in examples)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1400, cwd="/", env=variables, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
-    return folder, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def written(folder: Path) -> list[dict[str, Any]]:

@@ -111,13 +111,17 @@ def seen(experiment: Experiment, kept: dict[str, bool]) -> dict[str, Tally]:
 @pytest.mark.parametrize("fault", INJECTED)
 def test_no_answer_is_wrong_and_no_stream_ends_in_silence(seen: dict[str, Tally], fault: str) -> None:
     tally = seen[fault]
-    assert tally.endings[Ending.RIGHT] > 0
     excused = (Ending.EVENT,) if fault in REPLICAS_DIE else (Ending.LOST,) if fault in ROUTERS_DIE else ()
     assert tally.bad == sum(tally.endings[ending] for ending in excused) <= CLIENTS, tally.reasons
 
 
 def test_a_new_controller_keeps_what_runs(seen: dict[str, Tally], kept: dict[str, bool]) -> None:
     assert kept["kill -9 of the controller"]
+
+
+def test_clients_are_answered_meanwhile(seen: dict[str, Tally]) -> None:
+    # What a fault of a second or two takes may be less than an answer takes.
+    assert sum(tally.endings[Ending.RIGHT] for tally in seen.values()) > 10 * len(seen)
 
 
 def test_streams_of_lost_replicas_are_continued(seen: dict[str, Tally]) -> None:
