@@ -61,13 +61,14 @@ class EngineAdapters:
             logger.warning("The adapter `%s` is refused: %s", adapter, error)
             raise RequestError(f"The adapter `{adapter}` cannot be used: {error}", "model", "adapter_broken") from None
         except Exception as error:
-            if is_checked and self._engine.vllm_config.parallel_config.world_size > 1:
-                # vLLM leaves the replies of other workers unread, and would take them for those to later calls.
-                kill_engine(self._engine)
+            failure = self._failure(adapter, error)
             with suppress(Exception):
                 # Some workers may have loaded it.
                 await self._engine.remove_lora(request.lora_int_id)
-            raise self._failure(adapter, error) from None
+            if is_checked and self._engine.vllm_config.parallel_config.world_size > 1:
+                # vLLM leaves the replies of other workers unread, and would take them for those to later calls.
+                kill_engine(self._engine)
+            raise failure from None
         return request
 
     async def _check(self, folder: Path) -> None:
