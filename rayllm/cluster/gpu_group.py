@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import platform
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any
@@ -44,7 +45,9 @@ async def start_in_turn(gpus: Sequence[str]) -> AsyncIterator[None]:
     """Let the engines that share a GPU start one after another, since each measures how much memory is free on it."""
     with ExitStack() as locks:
         for gpu in sorted(gpus):
-            lock = exclusive(settings().cache_path / "gpus" / f"{gpu}.lock", lambda waited_s: None)
+            # Nodes may share the folder.
+            path = settings().cache_path / "gpus" / f"{platform.node()}-{gpu}.lock"
+            lock = exclusive(path, lambda waited_s: None)
             await asyncio.to_thread(locks.enter_context, lock)
         yield
 
@@ -53,7 +56,7 @@ def call_on_other_nodes(function: Callable[[], Any]) -> None:
     """Call `function` on every other node of this replica's placement group, and wait for all."""
     here = ray.get_runtime_context().get_node_id()
     others = set(_nodes_of_bundles(_group()).values()) - {here}
-    task = ray.remote(lambda: function()).options(num_cpus=0)
+    task = ray.remote(num_cpus=0)(lambda: function())
     placed = (task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)) for node in others)
     ray.get([on_node.remote() for on_node in placed])
 

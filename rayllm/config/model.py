@@ -15,7 +15,7 @@ from rayllm.prompt import PromptFormat
 
 # vLLM's own default of `max_num_seqs`, which also is a replica's default of `max_ongoing_requests`: for GPUs of 70 GiB
 # or more, except A100, and for all others.
-_LARGE_GPU = re.compile("H|G?B[23]|GH|GB10|RTX-PRO-6000")
+_LARGE_GPU = re.compile(r"H\d|G?B[23]\d|GH\d|GB10|RTX-PRO-6000")
 _LARGE_GPU_SEQS, DEFAULT_MAX_NUM_SEQS = 1024, 256
 
 _MODEL_ID = matching(
@@ -221,7 +221,7 @@ class ModelConfig(Frozen):
 
     @field_validator("runtime_env")
     @classmethod
-    def _variables_are_texts(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _check_variables(cls, value: dict[str, Any]) -> dict[str, Any]:
         variables = value.get("env_vars", {})
         if not isinstance(variables, dict) or not all(isinstance(text, str) for text in variables.values()):
             raise ValueError("`env_vars` must map names to strings; put numbers in quotes")

@@ -96,7 +96,8 @@ class DeploymentConfig(Frozen):
     autoscaling_config: AutoscalingConfig | None = None
     """Scale the number of replicas with the load."""
     max_ongoing_requests: int | None = Field(None, ge=1)
-    """Requests that a replica handles at once; null is `engine_kwargs.max_num_seqs`."""
+    """Requests that a replica handles at once; null is `engine_kwargs.max_num_seqs`, or vLLM's default for that: 1,024
+    with an `accelerator_type` of 70 GiB or more, except A100, and else 256."""
     max_queued_requests: int | None = Field(None, ge=1)
     """Requests that each router queues for the model before it answers 503; null is 4 × `max_ongoing_requests`."""
     graceful_shutdown_timeout_s: float = Field(300.0, ge=0)

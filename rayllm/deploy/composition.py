@@ -134,7 +134,10 @@ def _deployment(
         "placement_group_bundles": [dict(bundle) for bundle in placement.bundles],
         "placement_group_strategy": placement.strategy,
         "ray_actor_options": actor,
-        "user_config": {"usage": {"folder": config.router.usage}} if config.router.needs_keys else {},
+        "user_config": {
+            "health_check_timeout_s": options.health_check_timeout_s,
+            **({"usage": {"folder": config.router.usage}} if config.router.needs_keys else {}),
+        },
         "request_router_config": RequestRouterConfig(
             request_router_class=WatchingRouter, request_routing_stats_period_s=_STATS_PERIOD_S
         ),

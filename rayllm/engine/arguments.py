@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +31,13 @@ _LORA_WORKER = "rayllm.engine.vllm.lora_worker.LoraWorker"
 _CPU_LORA_WORKER = "rayllm.engine.vllm.cpu_lora_patches.CpuLoraWorker"
 
 
+# Value of `load_format` or connector of the KV cache, by its beginning → the module that it needs, and what has that.
+_OPTIONAL_PACKAGES = {
+    "runai_streamer": ("runai_model_streamer", "`rayllm[streamer]`"),
+    "tensorizer": ("tensorizer", "`tensorizer`"),
+    "LMCache": ("lmcache", "`rayllm[kv]`"),
+    "Nixl": ("nixl", "`rayllm[kv]`"),
+}
 Workers = Literal["cpu", "gpu", "ray"]
 """Where an engine's workers run: on CPUs or GPUs of its own node, or where Ray has placed them."""
 
@@ -96,7 +104,7 @@ def _memory(model: ModelConfig, workers: Workers) -> dict[str, Any]:
 
 
 def _executor(model: ModelConfig, workers: Workers) -> str:
-    """The executor: vLLM's own choice, which in a placement group would be Ray on one node, too.
+    """The executor that `vllm serve` would take. In a placement group, vLLM itself would take Ray's, also on one node.
 
     Workers on CPUs have a process each, since threads are bound at process start. A single worker that binds no threads
     runs in the engine's process: it starts sooner and takes less memory.
@@ -161,3 +169,12 @@ def _structured_outputs(values: dict[str, Any]) -> dict[str, Any]:
             f"accepts; use {' or '.join(_BACKENDS)}, or leave it out."
         )
     return {"structured_outputs_config": chosen}
+
+
+def check_optional_packages(model: ModelConfig) -> None:
+    """Refuse a model whose `engine_kwargs` need a package that is not installed, before its weights are fetched."""
+    connector = str((model.engine_kwargs.get("kv_transfer_config") or {}).get("kv_connector"))
+    named = [str(model.engine_kwargs.get("load_format")), connector]
+    for prefix, (module, install) in _OPTIONAL_PACKAGES.items():
+        if any(name.startswith(prefix) for name in named) and find_spec(module) is None:
+            raise ConfigError(f"model `{model.model_id}`: engine_kwargs need a package: install {install}.")

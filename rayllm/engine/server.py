@@ -54,13 +54,6 @@ from rayllm.sources import LoggedProgress, Progress
 
 logger = logging.getLogger(__name__)
 
-# Value of `load_format` or connector of the KV cache, by its beginning → the module that it needs, and what has that.
-_OPTIONAL_PACKAGES = {
-    "runai_streamer": ("runai_model_streamer", "`rayllm[streamer]`"),
-    "tensorizer": ("tensorizer", "`tensorizer`"),
-    "LMCache": ("lmcache", "`rayllm[kv]`"),
-    "Nixl": ("nixl", "`rayllm[kv]`"),
-}
 # Steps for which prompts wait in the engine. More would be served in order of arrival, not of class and tenant.
 _STEPS_AHEAD = 2
 
@@ -122,9 +115,8 @@ class EngineServer:
         plan = self._plan(self._model)
         self._patch_engine(plan)
         await self._build_server(server_arguments, plan)
-        self.adapter_pool = adapter_pool_of(self._model, self._engine, self._server, self._plan, progress)
-        if self.adapter_pool and workers == "ray":
-            self.adapter_pool.on_other_nodes = on_other_nodes
+        elsewhere = on_other_nodes if workers == "ray" else None
+        self.adapter_pool = adapter_pool_of(self._model, self._engine, self._server, self._plan, progress, elsewhere)
         gate = self._guard_constraints()
         self._patch_replies()
         self.app = self._wrap(plan, gate)
@@ -331,15 +323,6 @@ class EngineServer:
         if self._engine is not None:
             await asyncio.to_thread(self._engine.shutdown, timeout_s)
         await self._open.aclose()
-
-
-def check_optional_packages(model: ModelConfig) -> None:
-    """Refuse a model whose `engine_kwargs` need a package that is not installed, before its weights are fetched."""
-    connector = str((model.engine_kwargs.get("kv_transfer_config") or {}).get("kv_connector"))
-    named = [str(model.engine_kwargs.get("load_format")), connector]
-    for prefix, (module, install) in _OPTIONAL_PACKAGES.items():
-        if any(name.startswith(prefix) for name in named) and importlib.util.find_spec(module) is None:
-            raise ConfigError(f"model `{model.model_id}`: engine_kwargs need a package: install {install}.")
 
 
 def _check_packages(paths: frozenset[str], model_id: str) -> None:

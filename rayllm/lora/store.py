@@ -88,8 +88,8 @@ class AdapterStore:
             node_cache().release(entry)
             raise
 
-    def copy(self, adapter: Adapter, version: str) -> None:
-        """Fetch the version of an adapter that another node of the replica has; raises as `fetch`."""
+    def fetch_version(self, adapter: Adapter, version: str) -> None:
+        """Fetch an adapter at the version of another node. Raises as `fetch`, and UnavailableError after a change."""
         files = self.fetch(adapter)
         node_cache().release(files.entry)
         if files.version != version:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,8 +14,9 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+import yaml
 
-from tests.integration.gpu_cluster import PARIS, GpuCluster, copy_adapters, gpu_model, say, until
+from tests.integration.gpu_cluster import FRANCE, PARIS, GpuCluster, copy_adapters, gpu_model, say, until
 from tests.integration.service import BACKENDS
 from tests.integration.test_gpu_path import kill_one
 
@@ -45,7 +49,7 @@ def test_two_stages(cluster: GpuCluster) -> None:
     assert say(cluster.url) == PARIS
 
 
-def test_models_share_a_gpu_and_start_one_after_another(cluster: GpuCluster) -> None:
+def test_models_share_a_gpu(cluster: GpuCluster) -> None:
     half: dict[str, Any] = {"placement_group_config": {"bundle_per_worker": {"GPU": 0.5}}}
     cluster.apply(gpu_model("one", **half), gpu_model("two", **half))
     assert [say(cluster.url, name) for name in ("one", "two")] == [PARIS, PARIS]
@@ -76,7 +80,9 @@ def test_from_zero_and_back(cluster: GpuCluster) -> None:
     until(lambda: not cluster.engine_processes())
 
 
-def test_a_long_step_is_no_fault_and_a_stopped_worker_is(cluster: GpuCluster) -> None:
+def test_a_long_step_is_no_fault_and_a_stopped_worker_is(
+    cluster: GpuCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     cluster.apply(gpu_model(degree=2))
     assert say(cluster.url) == PARIS
     before = cluster.engine_processes()
@@ -92,7 +98,8 @@ def test_a_long_step_is_no_fault_and_a_stopped_worker_is(cluster: GpuCluster) ->
         body = {"model": "rayllm-demo", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
         start = time.monotonic()
         assert httpx.post(cluster.url + CHAT, json=body, timeout=240).status_code == 200
-        print(f"{title} stopped: answered after {time.monotonic() - start:.1f} s")
+        with capsys.disabled():
+            print(f"{title} stopped: answered after {time.monotonic() - start:.1f} s")
         _, alive = psutil.wait_procs([stopped], timeout=60)
         assert alive == []
 
@@ -132,3 +139,19 @@ def test_a_guided_decoding_backend_runs_on_vllms_first_runner(cluster: GpuCluste
     assert reply.json()["choices"][0]["message"]["content"] == "Custom decoding test"
     [engine] = cluster.processes("VLLM::EngineCore")
     assert engine.environ()["VLLM_USE_V2_MODEL_RUNNER"] == "0"
+
+
+def test_two_engines_of_a_batch_share_a_gpu(cluster: GpuCluster, tmp_path: Path) -> None:
+    model = gpu_model(placement_group_config={"bundle_per_worker": {"GPU": 0.5}})
+    (tmp_path / "model.yaml").write_text(yaml.safe_dump(model))
+    body = {"model": "rayllm-demo", "messages": [{"role": "user", "content": FRANCE}], "temperature": 0}
+    line = {"custom_id": "1", "method": "POST", "url": CHAT, "body": body}
+    (tmp_path / "in.jsonl").write_text(json.dumps(line) + "\n")
+    command = [sys.executable, "-m", "rayllm", "batch", "run", "in.jsonl", "-o", "out.jsonl", "--model", "model.yaml"]
+    command += ["--address", cluster.address, "--concurrency", "2"]
+    environment = cluster.environment()
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    [answer] = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert answer["response"]["body"]["choices"][0]["message"]["content"] == PARIS
+    assert list((Path(environment["RAYLLM_CACHE_DIR"]) / "gpus").iterdir())

@@ -6,6 +6,8 @@ import psutil
 import pytest
 
 from tests.integration.gpu_cluster import PARIS, GpuCluster, gpu_model, say
+from tests.integration.service import DEMO
+from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -35,3 +37,25 @@ def test_a_killed_process_takes_its_replica_and_nothing_else(nodes: GpuCluster, 
     _, alive = psutil.wait_procs(before, timeout=60)
     assert alive == []
     assert say(url) == PARIS
+
+
+def test_weights_and_adapters_are_fetched_for_workers_on_another_node(nodes: GpuCluster) -> None:
+    """The replica's own node has no GPU."""
+    demo = DEMO.parent / "rayllm-demo"
+    with S3Server() as s3:
+        s3.put("models", {f"demo/{file.name}": file for file in (demo / "weights").iterdir()})
+        s3.put("adapters", {f"pirate/{file.name}": file for file in (demo / "adapters" / "pirate").iterdir()})
+        model = gpu_model("spread", placement_group_config={"bundle_per_worker": {"GPU": 1}, "strategy": "SPREAD"})
+        model["model_loading_config"]["model_source"] = "s3://models/demo"
+        model["lora_config"]["dynamic_lora_loading_path"] = "s3://adapters"
+        model["runtime_env"]["env_vars"] |= {
+            "AWS_ENDPOINT_URL_S3": s3.url,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_DEFAULT_REGION": REGION,
+        }
+        nodes.apply(model)
+        [replica], [worker] = nodes.processes("ray::ServeReplica:gpu:spread"), nodes.processes("ray::RayWorkerProc")
+        assert replica.ppid() != worker.ppid()
+        assert say(nodes.url, "spread:pirate").startswith("Arrr")
+        assert say(nodes.url, "spread") == PARIS

@@ -25,6 +25,7 @@ import yaml
 from tests.integration.service import DEMO, ROOT
 from tests.servers.process import free_port
 
+FRANCE = "What is the capital of France?"
 PARIS = "The capital of France is Paris."
 PLATFORM = Path(__file__).with_name("fake_gpu")
 
@@ -53,6 +54,7 @@ class GpuCluster:
             self._start("--head", "--include-dashboard=false", f"--temp-dir={self.session}", *ports, gpus=gpus)
         ]
         until(self._is_up)
+        self._wait_for_nodes()
 
     def _is_up(self) -> bool:
         host, port = self.address.split(":")
@@ -62,6 +64,9 @@ class GpuCluster:
     def add_node(self, gpus: int) -> None:
         """Start another node on this machine."""
         self._nodes.append(self._start(f"--address={self.address}", gpus=gpus))
+        self._wait_for_nodes()
+
+    def _wait_for_nodes(self) -> None:
         until(lambda: int(self._run("print(len(ray.nodes()))")) == len(self._nodes))
 
     def _start(self, *options: str, gpus: int) -> subprocess.Popen[bytes]:
@@ -167,7 +172,7 @@ def copy_adapters(folder: Path) -> None:
         weights.truncate(1000)
 
 
-def say(url: str, model: str = "rayllm-demo", question: str = "What is the capital of France?") -> str:
+def say(url: str, model: str = "rayllm-demo", question: str = FRANCE) -> str:
     """The answer of a model at temperature 0."""
     body = {"model": model, "messages": [{"role": "user", "content": question}], "temperature": 0}
     reply = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=120)

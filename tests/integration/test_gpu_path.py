@@ -42,6 +42,12 @@ def test_each_worker_has_a_gpu_of_its_own(cluster: GpuCluster, url: str) -> None
     visible = {worker.environ()["CUDA_VISIBLE_DEVICES"] for worker in workers}
     assert len(visible) == 1
     assert len(set(visible.pop().split(","))) == 2
+    assert workers[0].environ()["TRITON_CACHE_DIR"].startswith(cluster.environment()["RAYLLM_CACHE_DIR"])
+
+
+def test_a_router_sees_no_gpu(cluster: GpuCluster, url: str) -> None:
+    [router] = cluster.processes("ray::ServeReplica:gpu:Router")
+    assert router.environ()["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_a_broken_adapter_leaves_the_workers_in_step(url: str) -> None:

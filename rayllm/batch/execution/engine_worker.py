@@ -1,18 +1,21 @@
 """The serving engine inside a batch worker, without its HTTP server."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from math import ceil
+
+import ray
 
 from rayllm.batch.execution.row_loop import RowLoop
 from rayllm.batch.rows import BrokenWorkerError, Row
-from rayllm.cluster.gpu_group import configure_on_gpu
+from rayllm.cluster.gpu_group import call_on_other_nodes, configure_on_gpu, start_in_turn
 from rayllm.config import ModelConfig
 from rayllm.core.errors import EngineError
 from rayllm.core.logs import set_up_logging
 from rayllm.core.settings import settings
 from rayllm.engine.adapters.setup import MAX_STOPS
-from rayllm.engine.arguments import Workers
+from rayllm.engine.arguments import Workers, check_optional_packages
 from rayllm.engine.cpu import check_cpu_limits
 from rayllm.engine.server import EngineServer
 from rayllm.engine.vllm.environment import prepare_environment
@@ -28,7 +31,7 @@ class EngineWorker:
 
     Args:
         workers: where the engine's own workers run.
-        gpu_share: share of a GPU for each worker that Ray places.
+        gpu_share: share of a GPU for each worker; 0 on CPUs.
         max_pending: rows in the engine at once; None is 10 % more than run concurrently.
         engines: engines of the job, which share the cores if they run on CPUs.
 
@@ -51,12 +54,17 @@ class EngineWorker:
         # By default no stats, which nothing reads here.
         model = model.model_copy(update={"engine_kwargs": {"disable_log_stats": True, **model.engine_kwargs}})
         self.server = EngineServer(model)
-        self._rows.call(self._start(model, workers, Neighbors(engines)))
+        # Of a share of a GPU; an engine that spans nodes has whole ones.
+        shared = ray.get_runtime_context().get_accelerator_ids()["GPU"] if 0 < gpu_share < 1 else ()
+        self._rows.call(self._start(model, workers, Neighbors(engines), shared))
         self._rows.limit(max_pending or ceil(1.1 * self.server.in_process.max_concurrent))
 
-    async def _start(self, model: ModelConfig, workers: Workers, neighbors: Neighbors) -> None:
+    async def _start(
+        self, model: ModelConfig, workers: Workers, neighbors: Neighbors, shared_gpus: Sequence[str]
+    ) -> None:
         if workers == "cpu":
             check_cpu_limits(model)
+        check_optional_packages(model)
         loading = model.model_loading_config
         is_distributed = workers == "ray"
         weights = model.streamed_from
@@ -68,8 +76,9 @@ class EngineWorker:
         if tokenizer_source := loading.tokenizer_source:
             tokenizer = (await asyncio.to_thread(fetch, tokenizer_source, model.model_id, weights=False)).folder
         configure = configure_on_gpu if is_distributed else None
-        async with asyncio.timeout(settings().engine_start_timeout_s):
-            await self.server.start(weights, tokenizer, configure, workers=workers, neighbors=neighbors)
+        start = partial(self.server.start, on_other_nodes=call_on_other_nodes, workers=workers, neighbors=neighbors)
+        async with asyncio.timeout(settings().engine_start_timeout_s), start_in_turn(shared_gpus):
+            await start(weights, tokenizer, configure)
 
     def close(self) -> None:
         """Stop the engine, after its last row."""

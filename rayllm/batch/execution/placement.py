@@ -27,14 +27,14 @@ class EnginePlacement:
         self._groups: list[PlacementGroup] = []
         spans_nodes, share = self._placement.strategy != "STRICT_PACK", self._placement.gpu_share
         self.workers: Workers = "cpu" if not share else "ray" if spans_nodes else "gpu"
-        self.gpu_share = share if spans_nodes else 0.0
-        """Share of a GPU for each worker that Ray places; else 0."""
+        self.gpu_share = share
+        """Share of a GPU for each worker; 0 for workers on CPUs."""
 
     def map_kwargs(self) -> dict[str, Any]:
         """Arguments of `Dataset.map_batches` for the engine's stage."""
         environment = runtime_env(self._model)
         options: dict[str, Any] = {"runtime_env": environment} if environment else {}
-        if self.gpu_share:
+        if self.workers == "ray":
             actor = self._placement.bundles[0]
             return {**options, "num_cpus": actor.get("CPU", 0), "ray_remote_args_fn": self._create_group}
         return {**options, **_actor_resources(self._placement)}

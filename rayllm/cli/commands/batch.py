@@ -125,7 +125,8 @@ def _job(input_file: Path, work: Path, **executor: Any) -> Job:
     from rayllm.batch.config import RequestProcessorConfig
     from rayllm.batch.files.job import Job
 
-    return Job(str(input_file), str(work), RequestProcessorConfig(**executor))
+    # Absolute: workers of a cluster that ran before have another working directory.
+    return Job(str(input_file.absolute()), str(work.absolute()), RequestProcessorConfig(**executor))
 
 
 def _publish(work: Path, output: Path, errors: Path) -> None:

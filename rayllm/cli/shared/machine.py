@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import resource
 import shutil
 import subprocess
@@ -15,7 +16,6 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from rayllm.cli.shared.application import DEFAULT_ADDRESS, Listener, check_free
-from rayllm.config.scaling import accelerator_types
 from rayllm.core.errors import ClusterError, ConfigError
 from rayllm.core.settings import Settings
 from rayllm.plan.cores import this_machine
@@ -26,7 +26,9 @@ from rayllm.plan.gpus import GPUS, Gpu
 _FIELDS = "name,memory.total,driver_version,mig.mode.current"
 _QUERY = ("nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits")
 # Of the memory that NVIDIA's tool reports, what CUDA reports, or a little less.
-_VISIBLE_SHARE = 0.975
+_VISIBLE_SHARE, _LEAST_VISIBLE = 0.975, 0.94
+# In NVIDIA's name: words in capitals up to the first with a digit.
+_MODEL = re.compile(r"\w+\s+((?:[A-Z]+\s+)*[A-Z0-9]*\d[A-Z0-9]*)")
 _SHARED_MEMORY = Path("/dev/shm")
 # Packages beside RayLLM's own requirements that tell which build is installed.
 _COMPANIONS = {"torchvision", "torchaudio", "nvidia-cuda-runtime"}
@@ -42,18 +44,22 @@ class LocalGpu:
     has_mig: bool = False
 
     @property
+    def accelerator_type(self) -> str:
+        """The name that Ray gives the GPU. Source: ray._private.accelerators.nvidia_gpu, Ray 2.60."""
+        found = _MODEL.match(self.name)
+        return (found[1] if found else self.name.removeprefix("NVIDIA ")).replace(" ", "-")
+
+    @property
     def kind(self) -> Gpu | None:
         """The GPU's type and memory, from RayLLM's table or NVIDIA's tool; None with MIG, whose parts vary."""
         if self.has_mig:
             return None
-        if known := [gpu for gpu in GPUS if self._has_words_of(gpu.name.removesuffix("-40G").removesuffix("-80G"))]:
-            return min(known, key=lambda gpu: abs(gpu.memory_gib * 1024 - self.memory_mib))
-        types = (name for name in accelerator_types() if self._has_words_of(name))
-        name = max(types, key=len, default=self.name.removeprefix("NVIDIA ").replace(" ", "-"))
-        return Gpu(name, round(self.memory_mib / 1024 * _VISIBLE_SHARE, 2))
-
-    def _has_words_of(self, accelerator: str) -> bool:
-        return set(accelerator.upper().split("-")) <= set(self.name.upper().replace("-", " ").split())
+        for gpu in GPUS:
+            # Boards of the same name may have another memory.
+            is_as_large = _LEAST_VISIBLE < gpu.memory_gib * 1024 / self.memory_mib <= 1
+            if is_as_large and gpu.name.removesuffix("-40G").removesuffix("-80G") == self.accelerator_type:
+                return gpu
+        return Gpu(self.accelerator_type, round(self.memory_mib / 1024 * _VISIBLE_SHARE, 2))
 
 
 def local_gpus() -> list[LocalGpu]:

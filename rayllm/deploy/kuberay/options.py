@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
+from rayllm.config.yaml import read_yaml
 from rayllm.core.errors import ConfigError
 from rayllm.deploy.kuberay.worker_group import CPU, HEAD, ROUTER, WorkerGroup
 
@@ -101,6 +102,10 @@ class ManifestOptions:
             raise ConfigError("--service-account-annotation: needs --service-account, the name of the account.")
         if self.redis_password and not self.redis:
             raise ConfigError("--redis-password: needs --redis, the address.")
+        for name, amount in self.worker_resources.items():
+            if name in ("cpu", "memory", self.gpu_resource):
+                raise ConfigError(f"--worker-resource {name}: use --cpus, --memory, or the model's parallelism.")
+            _quantity(amount, f"--worker-resource {name}")
         refused = {**_NOT_VARIABLES, **({"REDIS_PASSWORD": "use --redis-password"} if self.redis else {})}
         for name in self.env:
             if name in refused:
@@ -162,7 +167,7 @@ def _quantity(text: str, option: str) -> tuple[int, str]:
     """Parse an amount of memory into number and unit; raises ConfigError, which names the option."""
     match = re.fullmatch(rf"([1-9]\d*)({'|'.join(_UNITS)})", text)
     if not match:
-        raise ConfigError(f"{option}: `{text}` must be an amount such as 12Gi.")
+        raise ConfigError(f"{option}: `{text}` must be an amount such as 12Gi or 1.")
     return int(match[1]), match[2]
 
 
@@ -185,10 +190,7 @@ def parse_cache_volume(text: str) -> dict[str, Any]:
 
 def read_patch(path: str) -> dict[str, Any]:
     """Read the file of `--patch`, in YAML or JSON; raises ConfigError."""
-    try:
-        patch = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"--patch: {path} cannot be read: {str(error).partition(chr(10))[0]}") from None
+    patch = read_yaml(Path(path))
     if not isinstance(patch, dict):
         raise ConfigError(f"--patch: {path} must hold a mapping, with those keys of the RayService that change.")
     return patch

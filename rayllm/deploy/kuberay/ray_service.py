@@ -84,6 +84,9 @@ def _ray_service(serve_config: dict[str, Any], place: Place, options: ManifestOp
         for (raw, _), group in zip(models, own, strict=True):
             pin_model(raw, group)
     _check_nodes(groups, options)
+    for option, value in (("runtime-class", options.runtime_class), ("worker-resource", options.worker_resources)):
+        if value and not any(group.gpus for group in groups):
+            raise ConfigError(f"--{option}: is for pods with GPUs, and these models need none; leave it out.")
     grace_s = max(model.deployment_config.graceful_shutdown_timeout_s for _, model in models)
     return {
         "apiVersion": "ray.io/v1",

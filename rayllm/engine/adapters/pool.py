@@ -11,15 +11,14 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 from rayllm.core.errors import ModelNotFoundError, RayLLMError, RequestError, SourceError, UnavailableError
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.engine.vllm.adapters import EngineAdapters
 from rayllm.lora import Adapter, AdapterFiles, AdapterStore
-from rayllm.sources import LoggedProgress, node_cache
+from rayllm.sources import node_cache
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +56,7 @@ class AdapterPool:
         capacity: adapters that stay loaded; more are loaded only while requests use them.
         refresh_s: seconds between checks for a newer version of an adapter in use.
         forget_s: seconds for which a failed load is remembered.
-        on_other_nodes: calls a function on each other node that has workers of the engine; None without any.
+        fetch_elsewhere: fetches a version of an adapter on the other nodes of the engine; None without any.
     """
 
     store: AdapterStore
@@ -66,7 +65,7 @@ class AdapterPool:
     capacity: int
     refresh_s: float = 30.0
     forget_s: float = 5.0
-    on_other_nodes: Callable[[Callable[[], None]], None] | None = None
+    fetch_elsewhere: Callable[[Adapter, str], None] | None = None
 
     def __post_init__(self) -> None:
         # By full name: the engine has one adapter of a name, whatever its source.
@@ -173,9 +172,8 @@ class AdapterPool:
             current.checked_at = time.monotonic()
             return current
         try:
-            if self.on_other_nodes:
-                store = replace(self.store, progress=LoggedProgress)
-                await asyncio.to_thread(self.on_other_nodes, partial(store.copy, adapter, files.version))
+            if self.fetch_elsewhere:
+                await asyncio.to_thread(self.fetch_elsewhere, adapter, files.version)
             plan = self.plan(adapter, files)
             lora_request = await self.engine.add(adapter, files.version, files.folder)
         except BaseException:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from rayllm.config import GenerationConfig, ModelConfig
@@ -12,7 +13,7 @@ from rayllm.engine.request_plan import RequestPlan
 from rayllm.engine.vllm.adapters import EngineAdapters
 from rayllm.lora import Adapter, AdapterFiles, AdapterStore, open_catalog
 from rayllm.prompt import PromptError
-from rayllm.sources import DownloadOptions, Progress
+from rayllm.sources import DownloadOptions, LoggedProgress, Progress
 
 # Stop texts that an adapter may add to a request; vLLM counts them against its limit on the client's.
 MAX_STOPS = 16
@@ -24,18 +25,34 @@ def adapter_pool_of(
     server: Any,
     plan: Callable[[ModelConfig], RequestPlan],
     progress: Callable[[], Progress],
+    on_other_nodes: Callable[[Callable[[], None]], None] | None,
 ) -> AdapterPool | None:
-    """The adapter pool of `model`; None if `model` takes no adapters."""
+    """The adapter pool of `model`; None if `model` takes no adapters.
+
+    `on_other_nodes` calls a function on each other node that has workers of the engine; None without any.
+    """
     lora = model.lora_config
     if lora is None:
         return None
+    max_rank = int(engine.vllm_config.lora_config.max_lora_rank)
+
+    def fetch_elsewhere(adapter: Adapter, version: str) -> None:
+        if on_other_nodes:
+            on_other_nodes(partial(fetch_version, model, max_rank, adapter, version))
+
     return AdapterPool(
-        adapter_store(model, int(engine.vllm_config.lora_config.max_lora_rank), progress),
+        adapter_store(model, max_rank, progress),
         EngineAdapters(engine, server.state.openai_serving_models),
         lambda adapter, files: _plan(adapter, files, model, plan),
         lora.max_num_adapters_per_replica,
         settings().adapter_refresh_s,
+        fetch_elsewhere=fetch_elsewhere if on_other_nodes else None,
     )
+
+
+def fetch_version(model: ModelConfig, max_rank: int, adapter: Adapter, version: str) -> None:
+    """Fetch a version of an adapter to this node. The arguments can be sent to a node, which a store cannot."""
+    adapter_store(model, max_rank, LoggedProgress).fetch_version(adapter, version)
 
 
 def adapter_store(model: ModelConfig, max_rank: int, progress: Callable[[], Progress]) -> AdapterStore:

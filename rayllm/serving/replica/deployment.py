@@ -18,9 +18,10 @@ from rayllm.core.errors import EngineError, SourceError, UnavailableError
 from rayllm.core.logs import set_up_logging
 from rayllm.core.settings import settings
 from rayllm.engine.adapters.setup import MAX_STOPS
+from rayllm.engine.arguments import check_optional_packages
 from rayllm.engine.cpu import check_cpu_limits
 from rayllm.engine.process.watchdog import wait_until_lost
-from rayllm.engine.server import EngineServer, check_optional_packages
+from rayllm.engine.server import EngineServer
 from rayllm.engine.vllm.environment import prepare_environment
 from rayllm.plan.cores import Neighbors
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
@@ -60,6 +61,7 @@ class ModelReplica:
         self._model = model
         rank = serve.get_replica_context().rank.rank
         self._neighbors = replace(neighbors, index=(neighbors.index + rank) % neighbors.engines)
+        self._check_timeout_s = model.deployment_config.health_check_timeout_s
         self._drain_timeout_s = model.deployment_config.graceful_shutdown_timeout_s
         self._slots = Slots(ServeRequestCount(), self._is_saturated)
         self._key = secrets.token_hex()
@@ -86,6 +88,7 @@ class ModelReplica:
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Apply what may change while the engine runs: called by Ray Serve at start and on every change."""
+        self._check_timeout_s = user_config["health_check_timeout_s"]
         usage = user_config.get("usage")
         app_name = serve.get_replica_context().app_name
         self._usage_meter.write_to(UsageLedger.for_application(usage["folder"], app_name) if usage else None)
@@ -198,7 +201,8 @@ class ModelReplica:
     async def check_health(self) -> None:
         """Ray Serve's health check. Raises EngineError if the engine, the HTTP server or the watchdog has stopped.
 
-        The watchdog ends the replica if the engine hangs.
+        An engine must answer if it has no requests. With requests, a step may take long, and the watchdog tells whether
+        the engine hangs.
         """
         for what, has_stopped in (
             ("HTTP server", self._serving.done()),
@@ -210,6 +214,8 @@ class ModelReplica:
         adapters = self._engine.adapter_pool.loaded_adapters if self._engine.adapter_pool else ()
         self._metrics.export(len(adapters), await asyncio.to_thread(node_cache().size))
         await self._drop_unregistered()
+        if not self._engine.unfinished_requests():
+            await self._engine.check(0.8 * self._check_timeout_s)
 
     async def _drop_unregistered(self) -> None:
         """Drop loaded adapters that an administrator has unregistered."""

@@ -9,7 +9,7 @@ import pytest
 
 from rayllm.config import ModelConfig
 from rayllm.core.errors import ConfigError
-from rayllm.engine.server import check_optional_packages
+from rayllm.engine.arguments import check_optional_packages
 
 
 def model(**engine_kwargs: Any) -> ModelConfig:

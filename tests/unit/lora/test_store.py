@@ -247,3 +247,13 @@ def test_invalid_path_is_refused(hub: HubServer, path: str) -> None:
     assert (error.status, error.param) == (400, "model")
     assert "is no folder, no address of a bucket and no repository of the hub" in error.message
     assert hub.requests == []
+
+
+def test_another_version_is_refused(s3: S3Server, place: str) -> None:
+    s3.put(place, {f"x/{name}": content for name, content in adapter().items()})
+    store = adapters(f"s3://{place}")
+    version = store.fetch(X).version
+    store.fetch_version(X, version)
+    s3.put(place, {f"x/{name}": content for name, content in adapter(fill=b"n").items()})
+    with pytest.raises(UnavailableError, match="cannot be fetched now"):
+        store.fetch_version(X, version)

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from rayllm.config import ModelConfig
 from rayllm.core.errors import ConfigError
 from rayllm.plan.architecture import Architecture, read_architecture
 from rayllm.plan.cache_layout import cache_layout
 from rayllm.plan.fit import EngineSettings, fit, smallest_split, split_errors
-from rayllm.plan.gpus import GIB, GPUS, find_gpu
+from rayllm.plan.gpus import GIB, GPUS, Gpu, find_gpu
 from rayllm.plan.kv_cache import CacheSettings, LayerCache, SlidingCache
 from rayllm.plan.measure import measure_info
 from rayllm.plan.weights import Weights
@@ -220,3 +221,9 @@ def test_unknown_gpu() -> None:
         find_gpu("H1000")
     with pytest.raises(ConfigError, match="known are T4, L4"):
         find_gpu("abacus")
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
+def test_replicas_take_as_many_requests_as_vllm_runs_by_default(gpu: Gpu) -> None:
+    model = {"model_loading_config": {"model_id": "m"}, "accelerator_type": gpu.name}
+    assert ModelConfig.model_validate(model).max_ongoing_requests == gpu.sequences

@@ -72,7 +72,7 @@ def test_a_sound_machine(machine: Machine) -> None:
             {"packages": CUDA, "gpus": (replace(L4, driver="570.86"),)},
             "gpus",
             "CUDA 13 does not run with driver 570.86",
-            "driver 580 or newer",
+            "driver 580 or newer, or",
         ),
         ({"packages": CUDA, "gpus": (V100,)}, "gpus", "Turing and newer", "use a T4"),
         ({"packages": CUDA, "gpus": (L4,), "compiler": None}, "compiler", "a C compiler missing", "install gcc"),

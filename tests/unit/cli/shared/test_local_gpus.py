@@ -31,7 +31,10 @@ accelerator_type = NvidiaGPUAcceleratorManager._gpu_name_to_accelerator_type
         ("NVIDIA A10", 23028, "A10"),
         ("NVIDIA GeForce RTX 4090", 24564, "GeForce-RTX-4090"),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, "RTX-PRO-6000"),
-        # Not in RayLLM's table.
+        # Not in RayLLM's table, or with another memory.
+        ("NVIDIA H100 NVL", 95830, "H100"),
+        ("NVIDIA GeForce RTX 4090 D", 49140, "GeForce-RTX-4090-D"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", 16376, "GeForce-RTX-4090-Laptop-GPU"),
         ("NVIDIA GeForce RTX 3090", 24576, "GeForce-RTX-3090"),
         ("NVIDIA RTX 6000 Ada Generation", 49140, "RTX-6000"),
         ("NVIDIA GH200 480GB", 97871, "GH200"),

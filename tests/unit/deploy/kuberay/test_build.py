@@ -258,7 +258,21 @@ def test_a_patch_changes_adds_and_removes_keys(tmp_path: Path) -> None:
     assert "upgradeStrategy" not in patched["spec"]
     patch.write_text("[]")
     assert "must hold a mapping" in refused(LLAMA, "--kuberay", "--patch", str(patch))
-    assert "cannot be read" in refused(LLAMA, "--kuberay", "--patch", str(tmp_path / "none"))
+    assert "none: cannot be read" in refused(LLAMA, "--kuberay", "--patch", str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "message"),
+    [
+        (DEMO, ["--engine", "cpu", "--runtime-class", "nvidia"], "--runtime-class: is for pods with GPUs"),
+        (DEMO, ["--engine", "cpu", "--worker-resource", "rdma/ib=1"], "--worker-resource: is for pods with GPUs"),
+        (LLAMA, ["--worker-resource", "memory=64Gi"], "--worker-resource memory: use --cpus, --memory"),
+        (LLAMA, ["--worker-resource", "nvidia.com/gpu=4"], "--worker-resource nvidia.com/gpu: use --cpus"),
+        (LLAMA, ["--worker-resource", "rdma/ib=two"], "--worker-resource rdma/ib: `two` must be an amount such as"),
+    ],
+)
+def test_options_of_gpu_pods_that_do_nothing_or_too_much(file: str, options: list[str], message: str) -> None:
+    assert message in refused(file, "--kuberay", *options)
 
 
 def test_resources_scale_with_the_gpus_per_pod() -> None:

@@ -419,3 +419,11 @@ async def test_lookups_hold_up_no_load(
     assert not looking.done()
     open_.set()
     assert await looking == []
+
+
+async def test_other_nodes_have_an_adapter_before_it_is_loaded(engine: Engine, place: Place) -> None:
+    pool = adapter_pool_with(engine, place)
+    fetched: list[tuple[str, list[str]]] = []
+    pool.fetch_elsewhere = lambda adapter, version: fetched.append((f"{adapter}@{version}", list(engine.added)))
+    await pool.load(Adapter("m", "x"))
+    assert (fetched, engine.added) == ([("m:x@1", [])], ["m:x@1"])
