@@ -21,6 +21,10 @@ from tests.integration.service import APP, BACKENDS, DEMO, Service, make_adapter
 from tests.integration.workers.server import forked_workers
 from tests.servers.process import free_port
 
+# Modules that use the session's application.
+_WITH_SERVICE = pytest.StashKey[set[Path]]()
+_deployed: list[str] = []
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Have what shares an application or a cluster run in one process, where there are several."""
@@ -29,10 +33,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run modules that need no cluster first, then those that need no application, and last what needs every kind.
+    """Run modules that need no cluster first, then those of the application, and last those with their own.
 
-    Each stays once it is there, and leaves less of the machine to what comes after. Without a cluster beside theirs,
-    commands find the one that a test has started.
+    Without a cluster beside theirs, commands find the one that a test has started. The application is one group, the
+    longest; every other module is one, so that the processes end together.
     """
 
     def needs(item: pytest.Item, *names: str) -> bool:
@@ -50,13 +54,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     with_service = {item.path for item in items if needs(item, "service")}
 
     def rank(item: pytest.Item) -> int:
-        if needs(item, "surface", "kinds"):
-            return 3
-        return 2 if item.path in with_service else int(item.path in with_cluster)
+        if item.path in with_service:
+            return 2 if needs(item, "surface", "kinds") else 1
+        return 3 if item.path in with_cluster else 0
 
     items.sort(key=rank)
-    by_rank = {1: "cluster", 2: "application", 3: "application"}
-    groups.write_groups(config, {item.nodeid: by_rank.get(rank(item), item.path.name) for item in items})
+    grouped = {item.nodeid: "application" if rank(item) in (1, 2) else item.path.name for item in items}
+    groups.write_groups(config, grouped)
+    config.stash[_WITH_SERVICE] = with_service
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -75,6 +80,14 @@ def workers(environment: pytest.MonkeyPatch) -> Iterator[None]:
     environment.setenv("RAY_TMPDIR", tempfile.mkdtemp(prefix="rayllm-tests-"))
     with tempfile.TemporaryDirectory() as folder, forked_workers(Path(folder)):
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_beside(request: pytest.FixtureRequest) -> None:
+    """Delete the session's applications before a module that uses none of them: their engines cost CPU time."""
+    if _deployed and request.path not in request.config.stash[_WITH_SERVICE]:
+        while _deployed:
+            serve.delete(_deployed.pop())
 
 
 @pytest.fixture(scope="session")
@@ -123,6 +136,7 @@ def service(proxy_url: str, tmp_path_factory: pytest.TempPathFactory) -> Service
         },
     }
     serve.run(build_app(args), name=APP, route_prefix="/")
+    _deployed.append(APP)
     return Service(f"http://127.0.0.1:{own_port}", proxy_url, adapters)
 
 
@@ -149,6 +163,7 @@ def surface(
     router = {"batches": batches, "hosted_tools": "refuse"}
     args = {"llm_configs": list(surface_configs.values()), "router": router}
     serve.run(build_app(args), name="surface", route_prefix=PREFIX)
+    _deployed.append("surface")
     return replace(service, url=service.proxy_url + PREFIX, proxy_url=service.proxy_url + PREFIX)
 
 

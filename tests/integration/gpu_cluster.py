@@ -161,6 +161,8 @@ def gpu_model(model_id: str = "rayllm-demo", degree: int = 1, **keys: Any) -> di
     demo |= {"accelerator_type": "H100", "tensor_parallelism": {"degree": degree}}
     # What RayLLM chooses for engines on CPUs.
     demo["engine_kwargs"] |= {"enforce_eager": True, "dtype": "float32"}
+    # Workers run the largest batch when they start, which takes seconds on a CPU.
+    demo["engine_kwargs"]["max_num_batched_tokens"] = 1024
     return demo | keys
 
 
@@ -173,9 +175,9 @@ def copy_adapters(folder: Path) -> None:
 
 
 def say(url: str, model: str = "rayllm-demo", question: str = FRANCE) -> str:
-    """The answer of a model at temperature 0."""
+    """The answer of a model at temperature 0, which may have to start first."""
     body = {"model": model, "messages": [{"role": "user", "content": question}], "temperature": 0}
-    reply = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=120)
+    reply = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=400)
     assert reply.status_code == 200, reply.text
     return str(reply.json()["choices"][0]["message"]["content"])
 
