@@ -108,6 +108,7 @@ class EngineServer:
         self._guided = await self._start_guided(host)
         processors = (PROCESSOR,) if self._guided else ()
         arguments = vllm_arguments(self._model, weights, tokenizer_folder, self._names, workers, processors)
+        await asyncio.to_thread(vllm_engine.choose_runner, arguments)
         config = await asyncio.to_thread(configure or vllm_engine.make_engine_config, arguments)
         await asyncio.to_thread(vllm_structured_output.choose_backend, config)
         server_arguments = vllm_application.make_server_arguments(arguments)
@@ -137,9 +138,6 @@ class EngineServer:
         # NIM's variables apply to a whole node, but only models that generate take logits processors.
         if chosen is None or self._model.task not in (None, "generate"):
             return None
-        if self._workers != "cpu":
-            # Backends have the interface of vLLM's first model runner. On GPUs, vLLM would take its second.
-            os.environ[vllm_engine.SECOND_RUNNER] = "0"
         guided = await GuidedService.start(*chosen, settings().cache_path, host)
         self._open.push_async_callback(guided.stop)
         return guided
@@ -227,9 +225,14 @@ class EngineServer:
                 await self.adapter_pool.load(Adapter(self._model.model_id, module.name))
 
     async def warm_up(self) -> None:
-        """Generate one token, which does one-time work before the first client's request."""
+        """Generate one token, which does one-time work before the first client's request.
+
+        On a GPU, the prompt fills a step, since kernels are compiled for shapes when they first come.
+        """
         if self._generates():
-            await vllm_engine.generate_one(self._engine)
+            config = self._engine.vllm_config
+            tokens = 1 if self._workers == "cpu" else config.scheduler_config.max_num_batched_tokens
+            await vllm_engine.generate_one(self._engine, min(tokens, config.model_config.max_model_len - 1))
         # Without a cache, vLLM reads some variables for every token.
         vllm_engine.cache_environment()
 

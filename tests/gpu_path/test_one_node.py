@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -37,6 +38,11 @@ def test_as_many_workers_as_gpus(cluster: GpuCluster, degree: int) -> None:
     assert say(cluster.url, "rayllm-demo:pirate").startswith("Arrr")
     [engine] = cluster.processes("VLLM::EngineCore")
     assert len(set(gpus_of(engine))) == degree
+    # The first prompt fills a step.
+    [counted] = re.findall(
+        r"^vllm:prompt_tokens_total{.*} (.*)$", httpx.get(f"{cluster.url}/metrics").text, re.MULTILINE
+    )
+    assert float(counted) > 1000
     # A single worker is in the engine's process.
     assert len(cluster.processes("VLLM::Worker")) == (degree if degree > 1 else 0)
 

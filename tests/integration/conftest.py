@@ -78,8 +78,11 @@ def workers(environment: pytest.MonkeyPatch) -> Iterator[None]:
     environment.setenv("RAY_LOG_MONITOR_MANY_FILES_THRESHOLD", "0")
     # Not removed, since it has the logs. Its path is short: those of Ray's sockets have at most 107 bytes.
     environment.setenv("RAY_TMPDIR", tempfile.mkdtemp(prefix="rayllm-tests-"))
-    with tempfile.TemporaryDirectory() as folder, forked_workers(Path(folder)):
-        yield
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
+        # What tests fetch is gone with them.
+        environment.setenv("RAYLLM_CACHE_DIR", cache)
+        with forked_workers(Path(folder)):
+            yield
 
 
 @pytest.fixture(scope="module", autouse=True)

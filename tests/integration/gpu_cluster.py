@@ -80,6 +80,7 @@ class GpuCluster:
         return variables | {
             "PYTHONPATH": str(PLATFORM),
             "FAKE_GPU_FAULTS": str(self.faults),
+            "FAKE_GPU_MEMORY": str(self._folder / "memory"),
             "RAYLLM_CACHE_DIR": str(self._folder / "cache"),
             "RAY_worker_niceness": "0",
             "RAY_AUTH_MODE": "token",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
 from benchmarks.processes import engines_of, titled
 from tests.integration.service import Service
@@ -78,3 +80,10 @@ def test_an_engine_that_dies_is_replaced_and_the_other_model_goes_on(service: Se
     assert http.get("/ready").status_code == 200
     assert not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE
     assert not replica.is_running()
+
+
+@pytest.mark.skipif("TRITON_INTERPRET" not in os.environ, reason="needs Triton: `make test-second-runner`")
+def test_engines_run_the_second_model_runner(service: Service) -> None:
+    """vLLM takes it on CPUs where it finds Triton with a backend for them."""
+    for engine in engines_of([process("ray::ServeReplica:rayllm:rayllm-demo")]):
+        assert any("libtriton" in library.path for library in engine.memory_maps())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import importlib.util
 import inspect
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +16,17 @@ from typing import Any
 
 import pytest
 
+from rayllm.core.errors import ConfigError
+from rayllm.engine.arguments import VllmArguments
 from rayllm.engine.guided import PROCESSOR
 from rayllm.engine.guided.backend import Backends
 from rayllm.engine.guided.failure_reports import Failures
 from rayllm.engine.guided.serving_hooks import guide_calls
 from rayllm.engine.guided.worker_messages import WorkerEnvironment
 from rayllm.engine.vllm import moved_names
+from rayllm.engine.vllm.engine import SECOND_RUNNER, choose_runner
 
+HAS_PROCESSORS = importlib.util.find_spec("vllm.v1.worker.gpu.sample.logits_processor") is not None
 WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
 
 # The example of NVIDIA NIM's page "Custom Guided Decoding Backend (Experimental)", to the letter.
@@ -397,3 +403,25 @@ async def test_an_unknown_backend_is_a_400_of_vllm(worker: Any, backends_folder:
     assert (result.error.code, result.error.param) == (400, "nvext.guided_decoding_backend")
     assert "`counting`, `my-custom-backend`, `raising`" in result.error.message
     assert serving.request is None
+
+
+@pytest.mark.skipif(not HAS_PROCESSORS, reason="before vLLM 0.32, the first runner has all logits processors")
+@pytest.mark.parametrize(
+    ("path", "runner"),
+    [
+        (PROCESSOR, "0"),
+        ("vllm.v1.worker.gpu.sample.logits_processor:LogitsProcessor", None),
+    ],
+)
+def test_the_runner_follows_from_the_logits_processors(
+    path: str, runner: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(SECOND_RUNNER, raising=False)
+    choose_runner(VllmArguments({"logits_processors": [path]}, {}))
+    assert os.environ.pop(SECOND_RUNNER, None) == runner
+
+
+@pytest.mark.skipif(not HAS_PROCESSORS, reason="before vLLM 0.32, the first runner has all logits processors")
+def test_a_logits_processor_that_is_missing_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"engine_kwargs\.logits_processors: `nowhere:Missing`"):
+        choose_runner(VllmArguments({"logits_processors": ["nowhere:Missing"]}, {}))

@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import pkgutil
 import re
 import signal
 from collections.abc import Iterator
@@ -76,6 +77,26 @@ def check_version() -> None:
         )
     if vllm.release[:2] > Version(SERIES[-1]).release:
         logger.warning("vLLM %s is newer than %s, the newest that RayLLM was tested on.", vllm, SERIES[-1])
+
+
+def choose_runner(arguments: VllmArguments) -> None:
+    """Have vLLM use its first model runner if a logits processor is for that runner. Engines on GPUs use the second.
+
+    Raises:
+        ConfigError: a class path leads to no class.
+    """
+    paths = arguments.engine.get("logits_processors") or ()
+    if not paths or not find_spec("vllm.v1.worker.gpu.sample.logits_processor"):
+        return
+    from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor
+
+    for path in paths:
+        try:
+            is_for_second = issubclass(pkgutil.resolve_name(path), LogitsProcessor)
+        except Exception as error:
+            raise ConfigError(f"engine_kwargs.logits_processors: `{path}`: {one_line(error)}") from None
+        if not is_for_second:
+            os.environ[SECOND_RUNNER] = "0"
 
 
 def make_engine_config(arguments: VllmArguments) -> Any:
@@ -195,12 +216,12 @@ def input_modalities(engine: Any) -> list[str]:
     return ["text", *sorted(modality for modality, limit in limits.items() if limit)]
 
 
-async def generate_one(engine: Any) -> None:
+async def generate_one(engine: Any, prompt_tokens: int) -> None:
     """Generate one token for an arbitrary prompt, with the sampling parameters of most clients."""
     from vllm.sampling_params import SamplingParams
 
     sampling = SamplingParams(max_tokens=1, top_p=0.9, top_k=10)
-    async for _ in engine.generate({"prompt_token_ids": [1]}, sampling, "rayllm-warm-up"):
+    async for _ in engine.generate({"prompt_token_ids": [1] * prompt_tokens}, sampling, "rayllm-warm-up"):
         pass
 
 

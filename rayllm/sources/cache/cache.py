@@ -7,7 +7,7 @@ import re
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
@@ -48,6 +48,8 @@ class Cache:
         # By entry in use: the descriptor of its shared lock, and the number of users in this process.
         self._descriptors: dict[Path, int] = {}
         self._users: Counter[Path] = Counter()
+        # Bytes of a store's entries, by its folder and the time of the last change.
+        self._sizes: dict[tuple[Path, int], int] = {}
         self._lock = threading.Lock()
 
     def holds(self, uri: str, snapshot_id: str) -> bool:
@@ -143,7 +145,7 @@ class Cache:
         used = self._used()
         if (free := self._free(used)) >= required:
             return
-        for entry in sorted(self._entries(), key=_last_use):
+        for entry in sorted(_entries(self._root.glob("*/*")), key=_last_use):
             size = entry.size
             if self._evict(entry):
                 used -= size
@@ -163,14 +165,20 @@ class Cache:
         return min(free, self._max_bytes - used) if self._max_bytes else free
 
     def size(self) -> int:
-        """Bytes of all complete entries."""
-        return sum(entry.size for entry in self._entries())
+        """Bytes of all complete entries. Counts only the stores whose entries have changed since the last call."""
+        sizes = {}
+        for folder in self._root.glob("*"):
+            with suppress(OSError):
+                key = folder, folder.stat().st_mtime_ns
+                sizes[key] = self._sizes[key] if key in self._sizes else _size(folder.glob("*"))
+        self._sizes = sizes
+        return sum(sizes.values())
 
     def _used(self) -> int:
         """Bytes of the cache and of all downloads in progress; 0 without a limit, which needs no count."""
         if not self._max_bytes:
             return 0
-        return self.size() + sum(map(_disk_usage, self._root.glob(f"*/*{_PART}")))
+        return _size(self._root.glob("*/*")) + sum(map(_disk_usage, self._root.glob(f"*/*{_PART}")))
 
     def _remove_leftovers(self, staging: Path) -> None:
         """Remove what killed processes left behind: abandoned downloads, and entries partly removed."""
@@ -189,11 +197,6 @@ class Cache:
                 logger.info("Evicting %s from the cache: it is the least recently used.", entry.uri)
                 entry.remove()
             return is_unused
-
-    def _entries(self) -> list[Entry]:
-        # Folders with a dot in their name are being downloaded or removed.
-        manifests = self._root.glob("*/*/manifest.json")
-        return [Entry(manifest.parent) for manifest in manifests if "." not in manifest.parent.name]
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -270,6 +273,16 @@ def _disk_usage(folder: Path) -> int:
         with suppress(OSError):
             total += path.lstat().st_blocks * 512
     return total
+
+
+def _entries(folders: Iterable[Path]) -> list[Entry]:
+    """The complete entries among the content of stores' folders."""
+    # Folders with a dot in their name are being downloaded or removed.
+    return [entry for entry in map(Entry, folders) if "." not in entry.root.name and entry.manifest.is_file()]
+
+
+def _size(folders: Iterable[Path]) -> int:
+    return sum(entry.size for entry in _entries(folders))
 
 
 def _last_use(entry: Entry) -> float:

@@ -32,6 +32,11 @@ class Entry:
         return self.root / FILES
 
     @property
+    def manifest(self) -> Path:
+        """The file that a published entry has."""
+        return self.root / _MANIFEST
+
+    @property
     def use_lock(self) -> Path:
         """Lock file that all users of the entry share, with the time of the last use."""
         return self.root.with_name(self.root.name + ".use")
@@ -108,7 +113,7 @@ class Entry:
 
     def _manifest(self) -> dict[str, Any] | None:
         try:
-            manifest: dict[str, Any] = json.loads((self.root / _MANIFEST).read_text())
+            manifest: dict[str, Any] = json.loads(self.manifest.read_text())
         except (OSError, ValueError):
             return None
         return manifest

@@ -1,7 +1,7 @@
 """A platform for vLLM that computes on CPUs and is a GPU to Ray, so that engines take the path of GPUs.
 
 vLLM finds the platform by the entry point in `fake_gpu-1.0.dist-info` where this folder is in `PYTHONPATH`. Placement,
-device ids, Ray's workers and their queues are as on GPUs; kernels, memory and NCCL are not.
+device ids, Ray's workers, their queues and vLLM's accounts of the memory are as on GPUs; kernels and NCCL are not.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ class FakeGpuPlatform(CpuPlatform):
     ray_device_key = "GPU"
     device_control_env_var = "CUDA_VISIBLE_DEVICES"
     ray_noset_device_env_vars = ("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES",)
+
+    def is_sleep_mode_available(self) -> bool:
+        """Whether engines can sleep."""
+        return True
 
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:

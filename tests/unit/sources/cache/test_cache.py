@@ -84,6 +84,18 @@ def test_entry_in_use_is_not_evicted(budget: Cache, models: list[str]) -> None:
     assert not list(first.root.parent.parent.rglob("*.part"))
 
 
+def test_the_size_is_counted_anew_only_where_an_entry_has_come_or_gone(budget: Cache, models: list[str]) -> None:
+    first = fetch_entry(models[0])
+    size = budget.size()
+    assert size == first.size > 0
+    first.manifest.write_text("not read again")
+    assert budget.size() == size
+    second = fetch_entry(models[1])
+    assert budget.size() == size + second.size
+    second.remove()
+    assert budget.size() == size
+
+
 def test_abandoned_download_is_removed(budget: Cache, models: list[str], cache_folder: Path) -> None:
     abandoned = cache_folder / "sources/gone/model.part/files"
     abandoned.mkdir(parents=True)
