@@ -48,8 +48,7 @@ test-gpu-path: setup ## run what takes long on the path of GPUs, with fake GPUs
 	@$(BIN)/python -m pytest tests/integration/test_gpu_path.py tests/gpu_path
 
 test-second-runner: setup ## run the real stack on vLLM's second model runner, which GPUs have, in Triton's interpreter
-	@[ -d .venv-triton/triton ] || $(BIN)/python -m pip install --quiet --no-deps --target .venv-triton --constraint requirements/cuda.txt triton
-	@PYTHONPATH=$(CURDIR)/tests/integration/interpreted_triton:$(CURDIR)/.venv-triton TRITON_INTERPRET=1 $(BIN)/python -m pytest $(addprefix tests/integration/test_,$(addsuffix .py,processes demo openai_api tools adapters guided_decoding continuation))
+	@PYTHONPATH=$(CURDIR)/tests/integration/interpreted_triton TRITON_INTERPRET=1 $(BIN)/python -m pytest $(addprefix tests/integration/test_,$(addsuffix .py,processes demo openai_api tools adapters guided_decoding continuation))
 
 test-versions: setup ## run the tests that need an engine with each series of vLLM (VERSIONS="0.27 0.32": with those)
 	@$(BIN)/python scripts/check_versions.py $(VERSIONS)

@@ -21,6 +21,7 @@ _MEANINGS = {
     "adapter_unavailable": "The [adapter](adapters.md) cannot be fetched or loaded now. Try again.",
     "constraint_not_checked": "The server is too busy to check the structured-output constraint. Try again.",
     "conflict": "The object's state does not allow this, such as cancelling a batch that has ended.",
+    "context_length_exceeded": "The prompt, or prompt and answer together, are longer than the model's context.",
     "content_policy_violation": "A [guard](hooks.md#guards) blocks the prompt or the answer.",
     "guard_failed": "A guard did not answer, or not with a verdict. See [hooks](hooks.md#guards).",
     "headers_too_large": "The request's headers are too large.",

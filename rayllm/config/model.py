@@ -192,6 +192,8 @@ class ModelConfig(Frozen):
     """Export vLLM's metrics by Ray's exporter as well, as `ray_vllm_…`; `GET /metrics` has them in any case."""
     max_request_context_length: int | None = Field(None, ge=1)
     """Most tokens of prompt and completion together; the same as `engine_kwargs.max_model_len`."""
+    max_tokens: Literal["clip", "refuse"] | None = None
+    """What happens to requests for more tokens than the prompt leaves; null clips `/v1/messages`, refuses others."""
     accelerator_type: Annotated[str, AfterValidator(canonical_accelerator)] | None = None
     """Ray's name of the accelerator, such as `A100-80G`; null is any GPU, or the CPU with vLLM's CPU build."""
     tensor_parallelism: Parallelism = Parallelism()

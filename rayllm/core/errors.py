@@ -32,6 +32,8 @@ Constructors take positional arguments, so that exceptions survive pickling betw
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+"""Code of a RequestError: the prompt, or prompt and answer together, are longer than the context."""
 ADAPTER_UNAVAILABLE = "adapter_unavailable"
 """Code of an UnavailableError: the model is available, but an adapter cannot be fetched."""
 

@@ -28,6 +28,8 @@ from rayllm.engine.middleware.request_preparation import PreparationMiddleware
 from rayllm.engine.middleware.request_scope import (
     RequestScopeMiddleware,
     echo_requested_name,
+    request_path,
+    requested_tokens,
     sequences_of_request,
     token_log,
 )
@@ -37,6 +39,7 @@ from rayllm.engine.request_plan import RequestPlan, plan_requests
 from rayllm.engine.structured_output.gate import ConstraintGate
 from rayllm.engine.structured_output.sandbox import Sandbox
 from rayllm.engine.vllm import application as vllm_application
+from rayllm.engine.vllm import context_length as vllm_context_length
 from rayllm.engine.vllm import continuation as vllm_continuation
 from rayllm.engine.vllm import engine as vllm_engine
 from rayllm.engine.vllm import errors as vllm_errors
@@ -163,6 +166,7 @@ class EngineServer:
         """Change how the AsyncLLM handles every request, before vLLM's application uses the AsyncLLM."""
         vllm_request_stats.collect(self._engine, sequences_of_request)
         vllm_per_request.stop_at(self._engine, lambda: (adapter_plan() or plan).stop_token_ids)
+        vllm_context_length.keep_to_context(self._engine, self._model.max_tokens, request_path, requested_tokens)
         vllm_sampling_limits.limit_sampling(self._engine)
 
     async def _build_server(self, arguments: Any, plan: RequestPlan) -> None:
@@ -215,7 +219,7 @@ class EngineServer:
         """Wrap vLLM's application in middleware, the innermost first."""
         model_id, paths = self._model.model_id, vllm_application.paths(self._server)
         app: ASGIApp = PreparationMiddleware(self._server, model_id, paths, self.adapter_pool, plan, gate.admit)
-        app = ErrorMiddleware(app, vllm_errors.error_object)
+        app = ErrorMiddleware(app, vllm_errors.error_object, self._engine.model_config.max_model_len)
         return RequestScopeMiddleware(app, vllm_request_stats.summarize)
 
     async def _load_listed_adapters(self) -> None:

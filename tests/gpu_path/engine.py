@@ -7,6 +7,7 @@ which is `say`, or a call of vLLM's `LLM` with its arguments, such as `["sleep",
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -17,7 +18,9 @@ PROMPT = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start
 
 def main() -> None:
     """Run until the standard input ends."""
-    replies, sys.stdout = sys.stdout, sys.stderr
+    replies = os.fdopen(os.dup(1), "w")
+    # The engine's processes write logs to theirs.
+    os.dup2(2, 1)
 
     def reply(**values: Any) -> None:
         print(json.dumps(values), file=replies, flush=True)

@@ -24,7 +24,8 @@ class Engine:
 
     def __init__(self, folder: Path) -> None:
         variables = {
-            "PYTHONPATH": os.pathsep.join([str(PLATFORM), str(ROOT)]),
+            **PLATFORM,
+            "PYTHONPATH": os.pathsep.join([PLATFORM["PYTHONPATH"], str(ROOT)]),
             "CUDA_VISIBLE_DEVICES": "0",
             "FAKE_GPU_MEMORY": str(folder / "memory"),
             "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -62,10 +63,12 @@ class Engine:
         return reply["value"]
 
     def stop(self) -> None:
-        """Kill all processes."""
-        for process in [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]:
-            process.kill()
-        self.process.wait()
+        """Kill all processes that live."""
+        with self.process:
+            if self.process.poll() is None:
+                for process in psutil.Process(self.process.pid).children(recursive=True):
+                    process.kill()
+                self.process.kill()
 
 
 @pytest.fixture
@@ -78,8 +81,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[], Engine]]:
 
     yield start_engine
     for engine in started:
-        if engine.process.poll() is None:
-            engine.stop()
+        engine.stop()
 
 
 def test_engines_that_sleep_take_turns(start: Callable[[], Engine]) -> None:

@@ -1,6 +1,6 @@
 """A Ray cluster of a program's own, whose GPUs are fake: vLLM computes on CPUs, and all else is as on GPUs.
 
-The platform is in the folder `fake_gpu`.
+The platform is in the folder `fake_gpu`. Engines run vLLM's second model runner, as they do on GPUs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ from tests.servers.process import free_port
 
 FRANCE = "What is the capital of France?"
 PARIS = "The capital of France is Paris."
-PLATFORM = Path(__file__).with_name("fake_gpu")
+PLATFORM = {
+    "PYTHONPATH": os.pathsep.join(str(Path(__file__).with_name(name)) for name in ("fake_gpu", "interpreted_triton")),
+    "TRITON_INTERPRET": "1",
+}
+"""The environment of processes that find fake GPUs, and run vLLM's second model runner on them."""
 
 
 class GpuCluster:
@@ -78,7 +82,7 @@ class GpuCluster:
         """The environment of the cluster and of commands that talk to it."""
         variables = {name: value for name, value in os.environ.items() if name != "_RAYLLM_FORKED_WORKERS"}
         return variables | {
-            "PYTHONPATH": str(PLATFORM),
+            **PLATFORM,
             "FAKE_GPU_FAULTS": str(self.faults),
             "FAKE_GPU_MEMORY": str(self._folder / "memory"),
             "RAYLLM_CACHE_DIR": str(self._folder / "cache"),

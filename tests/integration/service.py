@@ -70,6 +70,7 @@ def plain_model(adapters: Path, backends: Path) -> dict[str, Any]:
             "generate_kwargs": {"temperature": 0, "max_tokens": 24},
         },
         "max_request_context_length": 512,
+        "max_tokens": "clip",
         "engine_kwargs": demo["engine_kwargs"]
         | {
             "dtype": other_dtype(),

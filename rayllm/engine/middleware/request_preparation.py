@@ -13,8 +13,8 @@ from rayllm.core.asgi import header
 from rayllm.core.endpoints import BY_PATH, ENDPOINTS
 from rayllm.core.errors import RequestError
 from rayllm.engine.adapters.pool import AdapterPool, adapter_plan, use_adapter
-from rayllm.engine.middleware.request_rewriting import Body, rewrite_request
-from rayllm.engine.middleware.request_scope import requested_model, timing_adapter
+from rayllm.engine.middleware.request_rewriting import LENGTHS, Body, rewrite_request
+from rayllm.engine.middleware.request_scope import MAX_TOKENS, requested_model, timing_adapter
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.lora import Adapter
 
@@ -53,7 +53,7 @@ class PreparationMiddleware:
         async with self._with_adapter(scope):
             if not BY_PATH[scope["path"]].is_form:
                 try:
-                    body = await self._rewritten(scope["path"], await Request(scope, receive).body())
+                    body = await self._rewritten(scope, await Request(scope, receive).body())
                 except ClientDisconnect:
                     return
                 fields = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
@@ -83,9 +83,10 @@ class PreparationMiddleware:
                     await stack.enter_async_context(use_adapter(self._adapter_pool, adapter, model))
             yield
 
-    async def _rewritten(self, path: str, raw: bytes) -> bytes:
+    async def _rewritten(self, scope: Scope, raw: bytes) -> bytes:
         body = json.loads(raw)  # validated by the router
-        rewritten = await self._admit(rewrite_request(path, body, adapter_plan() or self._plan))
+        rewritten = await self._admit(rewrite_request(scope["path"], body, adapter_plan() or self._plan))
+        scope[MAX_TOKENS] = max((body[name] for name in LENGTHS if isinstance(body.get(name), int)), default=0)
         return raw if rewritten == body else json.dumps(rewritten).encode()
 
 

@@ -22,7 +22,7 @@ Body = dict[str, Any]
 # Endpoints that generate text, and their field for stop texts.
 _STOPS = {CHAT: "stop", CHAT_BATCH: "stop", COMPLETIONS: "stop", RESPONSES: "stop", MESSAGES: "stop_sequences"}
 # Aliases: a default for one must not override another in the request.
-_LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 # vLLM's fields by which a client may disturb others, or make a replica connect to other hosts.
 GUARDED_FIELDS = ("kv_transfer_params", "ec_transfer_params", "priority")
@@ -130,9 +130,9 @@ def _check_backend(path: str, body: Body, plan: RequestPlan) -> None:
 def _add_defaults(body: Body, path: str, plan: RequestPlan) -> None:
     fields = request_fields(path)
     for name, value in plan.defaults.items():
-        if name in _LENGTHS:
-            if not any(other in body for other in _LENGTHS):
-                body[next(field for field in (name, *_LENGTHS) if field in fields)] = value
+        if name in LENGTHS:
+            if not any(other in body for other in LENGTHS):
+                body[next(field for field in (name, *LENGTHS) if field in fields)] = value
         elif name in fields:
             body.setdefault(name, value)
 

@@ -16,6 +16,9 @@ from rayllm.core.asgi import header
 from rayllm.core.request_stats import RequestStats, StatsSource
 from rayllm.core.token_log import TokenLog
 
+MAX_TOKENS = "rayllm.max_tokens"
+"""The key of `requested_tokens` in a scope."""
+
 _scope: ContextVar[Scope | None] = ContextVar("scope", default=None)
 _recording: ContextVar[Recording | None] = ContextVar("recording", default=None)
 
@@ -72,6 +75,18 @@ def requested_model() -> str:
     """The model's name in the client's request, which the router passes on; "" without a router."""
     scope = _scope.get()
     return header(scope, headers.MODEL) if scope else ""
+
+
+def request_path() -> str:
+    """The path of the current request; "" outside of HTTP."""
+    scope = _scope.get()
+    return str(scope["path"]) if scope else ""
+
+
+def requested_tokens() -> int:
+    """The most tokens of an answer that the current request asks for; 0 for what is left."""
+    scope = _scope.get()
+    return int(scope.get(MAX_TOKENS, 0)) if scope else 0
 
 
 def token_log() -> TokenLog | None:

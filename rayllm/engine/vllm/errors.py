@@ -25,6 +25,7 @@ def describe_exceptions() -> None:
             text, param = message_of(message)
             response.error.message = original(text).error.message
             response.error.param = response.error.param or param
+            response.error.value = getattr(message, "value", None)
         return response
 
     for name, module in list(sys.modules.items()):

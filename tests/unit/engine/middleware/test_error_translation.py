@@ -54,7 +54,7 @@ async def test_a_code_is_a_word_or_null_and_the_param_a_field() -> None:
 @pytest.mark.parametrize(("path", "field"), [(CHAT, "messages"), ("/v1/completions", "prompt")])
 async def test_the_length_of_the_prompt_is_the_prompts_fault(path: str, field: str) -> None:
     _, said = await translated(400, error("Longer than the maximum.", 400, "input_tokens"), path)
-    assert said["param"] == field
+    assert (said["param"], said["code"]) == (field, "context_length_exceeded")
 
 
 async def test_internals_do_not_leave_the_server(caplog: pytest.LogCaptureFixture) -> None:
