@@ -1,7 +1,7 @@
 """`prompt_format`: how chat messages become the text that a model was trained on."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -70,6 +70,9 @@ class PromptFormat(BaseModel):
     """With `system_in_user`: put it into the last user message."""
     add_system_tags_even_if_message_is_empty: bool = False
     """Render the system template even around nothing."""
+    later_system: Literal["in_place", "user", "refuse"] | None = None
+    """Where a system message goes that comes after others: in its place by the template `system` or as a `user`
+    message, or nowhere, and the request is refused. Null is `in_place`, or `refuse` with `system_in_user`."""
     strip_whitespace: bool = True
     """Strip white space from both ends of every message's content."""
     tools_list: str | None = None
@@ -81,6 +84,11 @@ class PromptFormat(BaseModel):
     """Template of a tool's result, with `{instruction}`."""
     user: str
     """Template of a user message, with `{instruction}`; also with `{system}` and `{tools_list}`, where these are on."""
+
+    @property
+    def places_later_system(self) -> str:
+        """`later_system`, or its default."""
+        return self.later_system or ("refuse" if self.system_in_user else "in_place")
 
     @property
     def renders_tools(self) -> bool:

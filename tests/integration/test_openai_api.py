@@ -54,6 +54,19 @@ def test_a_reply_has_what_openai_says(http: httpx.Client) -> None:
     assert usage["completion_tokens"] > 3
 
 
+def test_a_later_system_message_is_rendered_in_its_place(http: httpx.Client) -> None:
+    """Agents send one after they have compacted a conversation, or as a reminder."""
+    said = {"role": "assistant", "content": "The capital of France is Paris."}
+    for role in ("system", "developer"):
+        messages = [{"role": "system", "content": "a"}, USER, said, {"role": role, "content": "b"}, USER]
+        tokens = http.post("/tokenize", json={"model": "rayllm-demo", "messages": messages}).json()["tokens"]
+        prompt = http.post("/detokenize", json={"model": "rayllm-demo", "tokens": tokens}).json()["prompt"]
+        assert "Paris.<|im_end|>\n<|im_start|>system\nb<|im_end|>\n<|im_start|>user" in prompt
+        assert http.post(CHAT, json={**ASK, "messages": messages}).status_code == 200
+        asked = {"model": "rayllm-demo", "input": messages, "max_output_tokens": 8}
+        assert http.post("/v1/responses", json=asked).status_code == 200
+
+
 def test_headers_that_steer_ray_serve_do_no_harm(http: httpx.Client) -> None:
     steering = {"serve-multiplexed-model-id": "x", "x-request-timeout-seconds": "-1", "x-rayllm-lease": "x"}
     assert http.post(CHAT, json=ASK, headers=steering).status_code == 200
@@ -201,8 +214,6 @@ def test_probes_and_version(http: httpx.Client) -> None:
          "structured_outputs", "exclude each other"),
         (COMPLETIONS, {"model": PLAIN, "prompt": "a", "response_format": {"type": "json_object"},
          "structured_outputs": {"choice": ["a"]}}, 400, "structured_outputs", "exclude each other"),
-        (CHAT, {**ASK, "messages": [{"role": "system", "content": "a"}, USER] * 2}, 400, "messages",
-         "Only one system message can be specified."),
         (CHAT, {**ASK, "messages": [{"role": "clown", "content": "a"}]}, 400, "messages", "clown"),
         (CHAT, {**ASK, "messages": [{"role": "user", "content": "word " * 3000}]}, 400, "messages", "maximum context"),
         (COMPLETIONS, {"model": PLAIN, "prompt": "word " * 3000}, 400, "prompt", "maximum context"),

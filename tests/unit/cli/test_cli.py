@@ -63,7 +63,7 @@ def test_format_prompt_prints_exactly_the_prompt(text: str) -> None:
         ('{"role": "user", "content": "a"}\n{', "line 2 is not valid JSON"),
         ('"hi"', "message 1 must be an object with `role` and `content`"),
         ('{"content": "a"}', "message 1 must be an object"),
-        (json.dumps([*TRANSCRIPT, *TRANSCRIPT[:1]]), "Only one system message can be specified."),
+        ('{"role": "clown", "content": "a"}', "clown"),
         ('{"role": "tool", "content": "a"}', "tool"),
         ('{"messages": []}', "empty list"),
     ],

@@ -30,8 +30,8 @@ def plain_reading(
         raise RefusedError("no messages")
     if tools and keys.get("tools_list") is None:
         raise RefusedError("tools are not rendered")
-    system = rendered_system(keys, messages)
-    chat = [message for message in messages if message["role"] not in ("system", "developer")]
+    head, chat = divided(keys, messages)
+    system = rendered_system(keys, head)
     users = [index for index, message in enumerate(chat) if message["role"] == "user"]
     if keys.get("system_in_user") and system and not users:
         raise RefusedError("no user message")
@@ -59,11 +59,24 @@ def plain_reading(
     return prompt
 
 
-def rendered_system(keys: dict[str, Any], messages: Messages) -> str:
-    are_system = [message["role"] in ("system", "developer") for message in messages]
-    contents = [text(keys, message["content"]) for message, is_one in zip(messages, are_system, strict=True) if is_one]
-    if len(contents) > 1 and not all(are_system[: len(contents)]):
+def divided(keys: dict[str, Any], messages: Messages) -> tuple[Messages, Messages]:
+    """The system messages that are rendered first, and the conversation, with those that come later."""
+    systems = [index for index, message in enumerate(messages) if message["role"] in ("system", "developer")]
+    first = [index for place, index in enumerate(systems) if index == place] or systems[:1]
+    later = keys.get("later_system") or ("refuse" if keys.get("system_in_user") else "in_place")
+    if later == "refuse" and len(systems) > len(first):
         raise RefusedError("a second system message later")
+    chat = []
+    for index, message in enumerate(messages):
+        if index in systems and index not in first:
+            chat.append({**message, "role": "user" if later == "user" else "system"})
+        elif index not in systems:
+            chat.append(message)
+    return [messages[index] for index in first], chat
+
+
+def rendered_system(keys: dict[str, Any], messages: Messages) -> str:
+    contents = [text(keys, message["content"]) for message in messages]
     if contents:
         content = "\n\n".join(content for content in contents if content)
     else:
@@ -74,6 +87,8 @@ def rendered_system(keys: dict[str, Any], messages: Messages) -> str:
 
 
 def rendered_message(keys: dict[str, Any], message: dict[str, Any], values: dict[str, str], is_open: bool) -> str:
+    if message["role"] == "system":
+        return rendered_system(keys, [message])
     role = "tool" if message["role"] == "function" else message["role"]
     if role not in ("user", "assistant", "tool") or keys.get(role) is None:
         raise RefusedError(role)

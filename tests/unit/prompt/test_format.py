@@ -109,11 +109,13 @@ def test_defaults() -> None:
         "system_in_user": False,
         "system_in_last_user": False,
         "add_system_tags_even_if_message_is_empty": False,
+        "later_system": None,
         "strip_whitespace": True,
         "tools_list": None,
         "tool_calls": None,
         "tool": None,
     }
+    assert fmt.places_later_system == "in_place"
     assert not fmt.renders_tools
     assert PromptFormat(**(SOUND | TOOLS)).renders_tools
 

@@ -52,11 +52,13 @@ def call(name: Any = "f", arguments: Any = None) -> dict[str, Any]:
     return {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
+REFUSES = KEYS | {"later_system": "refuse"}
 REFUSED = [
-    (KEYS, [s("1"), u("u"), s("2")], "Only one system message can be specified."),
-    (KEYS, [s("1"), s("2"), u("u"), s("3")], "Only one system message can be specified."),
-    (KEYS, [u("u"), s("1"), {"role": "developer", "content": "2"}], "Only one system message can be specified."),
-    (KEYS, [s(""), u("u"), s("")], "Only one system message can be specified."),
+    (REFUSES, [s("1"), u("u"), s("2")], "Only one system message can be specified."),
+    (REFUSES, [s("1"), s("2"), u("u"), s("3")], "Only one system message can be specified."),
+    (REFUSES, [u("u"), s("1"), {"role": "developer", "content": "2"}], "Only one system message can be specified."),
+    (REFUSES, [s(""), u("u"), s("")], "Only one system message can be specified."),
+    (IN_USER, [s("1"), u("u"), s("2")], "Only one system message can be specified."),
     (IN_USER, [s("s"), a("a")], "The system message goes into a user message, but there is none."),
     (IN_USER | {"default_system_message": "d"}, [a("a")], "goes into a user message"),
     (IN_USER | {"add_system_tags_even_if_message_is_empty": True}, [a("a")], "goes into a user message"),
@@ -83,6 +85,26 @@ REFUSED = [
     (TOOL_KEYS, [a(None, call(name=None))], "A tool call must have a `function` with a `name`."),
     (TOOL_KEYS, [a(None, {"type": "custom"})], "A tool call must have a `function` with a `name`."),
 ]
+
+
+@pytest.mark.parametrize(
+    ("change", "chat", "expected"),
+    [
+        ({}, [s("1"), u("u"), s("2"), u("v")], "<s>[S]1[/S][U]u[/U][S]2[/S][U]v[/U][A]"),
+        ({}, [s("1"), s("2"), u("u"), {"role": "developer", "content": " 3 "}], "<s>[S]1\n\n2[/S][U]u[/U][S]3[/S][A]"),
+        ({}, [u("u"), s("1"), s("2")], "<s>[S]1[/S][U]u[/U][S]2[/S][A]"),
+        ({}, [s("1"), u("u"), s("")], "<s>[S]1[/S][U]u[/U][A]"),
+        ({"add_system_tags_even_if_message_is_empty": True}, [s("1"), u("u"), s("")], "<s>[S]1[/S][U]u[/U][S][/S][A]"),
+        ({"later_system": "user"}, [s("1"), a("a"), s("2")], "<s>[S]1[/S][A]a[/A][U]2[/U][A]"),
+        (
+            IN_USER | {"later_system": "user", "system_in_last_user": True},
+            [s("1"), u("u"), s("2")],
+            "<s>[U]u[/U][U][S]1[/S]2[/U][A]",
+        ),
+    ],
+)
+def test_system_messages_that_come_later(change: dict[str, Any], chat: list[dict[str, Any]], expected: str) -> None:
+    assert prompt(KEYS | change, *chat) == expected
 
 
 @pytest.mark.parametrize(("keys", "chat", "reason"), REFUSED)
