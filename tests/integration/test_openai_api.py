@@ -67,6 +67,21 @@ def test_a_later_system_message_is_rendered_in_its_place(http: httpx.Client) -> 
         assert http.post("/v1/responses", json=asked).status_code == 200
 
 
+@pytest.mark.parametrize(("most", "status"), [(2, "incomplete"), (64, "completed")])
+def test_the_last_event_of_a_response_says_whether_it_is_whole(http: httpx.Client, most: int, status: str) -> None:
+    body = {
+        "model": "rayllm-demo",
+        "input": USER["content"],
+        "temperature": 0,
+        "max_output_tokens": most,
+        "stream": True,
+    }
+    events = [event for event in http.post("/v1/responses", json=body).text.split("\n\n") if event]
+    name, data = events[-1].removeprefix("event: ").split("\ndata: ")
+    last = json.loads(data)
+    assert (name, last["type"], last["response"]["status"]) == (f"response.{status}",) * 2 + (status,)
+
+
 def test_headers_that_steer_ray_serve_do_no_harm(http: httpx.Client) -> None:
     steering = {"serve-multiplexed-model-id": "x", "x-request-timeout-seconds": "-1", "x-rayllm-lease": "x"}
     assert http.post(CHAT, json=ASK, headers=steering).status_code == 200

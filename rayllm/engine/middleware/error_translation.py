@@ -1,4 +1,5 @@
-"""Translates vLLM's errors to OpenAI's shape, and merges the tool call deltas of chat streams.
+"""Translates vLLM's errors to OpenAI's shape, merges the tool call deltas of chat streams, and names the last event of
+responses.
 
 vLLM puts the status into `code`, where OpenAI's clients expect a string or null. A stream whose first event is an error
 becomes a plain reply with the error's status.
@@ -226,6 +227,8 @@ class _Reply:
             await self._send(start)
         if self._path == CHAT:
             body = with_merged_tool_calls(body)
+        elif self._path == RESPONSES:
+            body = with_status_of_response(body)
         self._last = body or self._last
         await self._send({**message, "body": body})
 
@@ -273,6 +276,18 @@ def _error_object(body: bytes) -> dict[str, Any]:
 
 async def _swallow(message: Message) -> None:
     """Discard what vLLM still sends after a reply was replaced."""
+
+
+def with_status_of_response(chunk: bytes) -> bytes:
+    """`chunk` of a stream of the Responses API, whose last event says whether the response is complete."""
+    name, separator, data = chunk.partition(b"\ndata: ")
+    if name != b"event: response.completed":
+        return chunk
+    event = json.loads(data)
+    if event["response"]["status"] != "incomplete":
+        return chunk
+    event["type"] = "response.incomplete"
+    return b"event: response.incomplete" + separator + json.dumps(event, ensure_ascii=False).encode() + b"\n\n"
 
 
 def with_merged_tool_calls(chunk: bytes) -> bytes:

@@ -45,6 +45,16 @@ async def test_a_good_reply_passes_untouched() -> None:
     assert await reply(*bodies) == (200, {"content-type": "x"}, bodies)
 
 
+@pytest.mark.parametrize(("status", "name"), [("completed", "completed"), ("incomplete", "incomplete")])
+async def test_the_last_event_of_a_response_has_its_status(status: str, name: str) -> None:
+    data = {"type": "response.completed", "sequence_number": 7, "response": {"status": status, "output": ["é"]}}
+    sent = b"event: response.completed\ndata: " + json.dumps(data).encode() + b"\n\n"
+    _, _, [body] = await reply(sent, path=RESPONSES)
+    event, received = body.decode().removesuffix("\n\n").split("\ndata: ")
+    assert event == f"event: response.{name}"
+    assert json.loads(received) == {**data, "type": f"response.{name}"}
+
+
 async def test_a_code_is_a_word_or_null_and_the_param_a_field() -> None:
     status, said = await translated(400, error("Too hot.", 400, "temperature"))
     assert status == 400
