@@ -175,7 +175,7 @@ class EngineServer:
         if plan.owns_template:
             # The compiled template takes plain text; vLLM joins text parts for it.
             arguments.chat_template_content_format = "string"
-        self._server = server = await vllm_application.make_server(self._engine, arguments)
+        self._server = server = await vllm_application.make_server(self._engine, arguments, request_path)
         _check_packages(vllm_application.paths(server), self._model.model_id)
         await self._open.enter_async_context(server.router.lifespan_context(server))
         if self._guided:
@@ -219,7 +219,7 @@ class EngineServer:
         """Wrap vLLM's application in middleware, the innermost first."""
         model_id, paths = self._model.model_id, vllm_application.paths(self._server)
         app: ASGIApp = PreparationMiddleware(self._server, model_id, paths, self.adapter_pool, plan, gate.admit)
-        app = ErrorMiddleware(app, vllm_errors.error_object, self._engine.model_config.max_model_len)
+        app = ErrorMiddleware(app, vllm_errors.error_object)
         return RequestScopeMiddleware(app, vllm_request_stats.summarize)
 
     async def _load_listed_adapters(self) -> None:

@@ -75,15 +75,12 @@ _MESSAGES = (
 _PROMPT_PARAMS = {"input_tokens", "input_text", "prompt_token_ids", "prompt_len", "media"}
 # Of these, what vLLM has when the prompt is longer than the context: counted in tokens, and in characters.
 _TOO_LONG = ("input_tokens", "input_text")
-_CHARACTERS_PER_TOKEN = 4
 # vLLM has this type only for models and adapters.
 _NOT_FOUND = "NotFoundError"
 
 
-def translate_error(
-    error: dict[str, Any], status: int, path: str, request_id: str = "", context_length: int = 0
-) -> RayLLMError:
-    """Translate vLLM's error object, which has a message, type, param, code and value, to an exception of RayLLM."""
+def translate_error(error: dict[str, Any], status: int, path: str, request_id: str = "") -> RayLLMError:
+    """Translate vLLM's error object, which has a message, type, param and code, to an exception of RayLLM."""
     message = str(error.get("message") or "The request failed.")
     if error.get("code") == ConstraintNotCheckedError.default_code:
         return ConstraintNotCheckedError(message)
@@ -100,19 +97,10 @@ def translate_error(
     for part, message_for_client, param in _MESSAGES:
         if part in message:
             return RequestError(message_for_client, param)
-    if error.get("param") in _TOO_LONG:
-        return _too_long(error, message, path, context_length)
     for flag, key in _FLAGS.items():
         message = message.replace(flag, key)
-    return RequestError(message, _param(error, message, path))
-
-
-def _too_long(error: dict[str, Any], message: str, path: str, context_length: int) -> RequestError:
-    if path == MESSAGES and isinstance(value := error.get("value"), int):
-        tokens = value if error["param"] == "input_tokens" else max(context_length, value // _CHARACTERS_PER_TOKEN)
-        # Claude Code reads both numbers, to know how much of the conversation to leave out.
-        message = f"prompt is too long: {tokens} tokens > {context_length - 1} maximum"
-    return RequestError(message, _PROMPT_FIELD.get(path), CONTEXT_LENGTH_EXCEEDED)
+    code = CONTEXT_LENGTH_EXCEEDED if error.get("param") in _TOO_LONG else None
+    return RequestError(message, _param(error, message, path), code)
 
 
 def _param(error: dict[str, Any], message: str, path: str) -> str | None:
@@ -145,31 +133,25 @@ def _named_in(message: str, path: str) -> str | None:
 class ErrorMiddleware:
     """ASGI middleware that translates error replies, error events and exceptions, and merges tool call deltas.
 
-    Args:
-        error_object: returns vLLM's error object for an exception caused by the request, else None.
-        context_length: in tokens.
+    `error_object` returns vLLM's error object for an exception caused by the request, else None.
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        error_object: Callable[[BaseException], dict[str, Any] | None] = lambda error: None,
-        context_length: int = 0,
+        self, app: ASGIApp, error_object: Callable[[BaseException], dict[str, Any] | None] = lambda error: None
     ) -> None:
         self._app = app
         self._error_object = error_object
-        self._context_length = context_length
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = header(scope, REQUEST_ID)
-        reply = _Reply(scope, receive, request_id, send, self._context_length)
+        reply = _Reply(scope, receive, request_id, send)
         try:
             await self._app(scope, receive, reply.send)
         except RayLLMError as error:
             await reply.fail(error)
         except Exception as error:
             if error_object := self._error_object(error):
-                await reply.fail(reply.translated(error_object, _status(error_object)))
+                await reply.fail(translate_error(error_object, _status(error_object), scope["path"], request_id))
             else:
                 logger.exception("The engine failed on request %s to %s.", request_id, scope["path"])
                 await reply.fail(EngineError("The engine failed on this request; the server's log says why."))
@@ -178,9 +160,9 @@ class ErrorMiddleware:
 class _Reply:
     """A reply, which starts once the first part of the body shows whether the reply is an error."""
 
-    def __init__(self, scope: Scope, receive: Receive, request_id: str, send: Send, context_length: int) -> None:
+    def __init__(self, scope: Scope, receive: Receive, request_id: str, send: Send) -> None:
         self._scope, self._receive, self._path = scope, receive, scope["path"]
-        self._request_id, self._context_length = request_id, context_length
+        self._request_id = request_id
         self._send = send
         self._start: Message | None = None
         self._failed = bytearray()
@@ -214,7 +196,7 @@ class _Reply:
     async def _pass_on(self, message: Message) -> None:
         body = message.get("body", b"")
         if error := _error_in(body):
-            await self.fail(self.translated(error, _status(error)))
+            await self.fail(translate_error(error, _status(error), self._path, self._request_id))
             return
         if not self._started:
             self._pending += body
@@ -238,11 +220,7 @@ class _Reply:
             return
         assert self._start is not None  # noqa: S101  (checked by the caller)
         error, status = _error_object(bytes(self._failed)), self._start["status"]
-        await self.fail(self.translated(error, status))
-
-    def translated(self, error: dict[str, Any], status: int) -> RayLLMError:
-        """The exception for an error object of vLLM."""
-        return translate_error(error, status, self._path, self._request_id, self._context_length)
+        await self.fail(translate_error(error, status, self._path, self._request_id))
 
     def _next_number(self) -> int:
         numbers = _NUMBER.findall(self._last)

@@ -1,13 +1,14 @@
 """Makes vLLM's OpenAI application on an engine."""
 
 from argparse import Namespace
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
 from rayllm.core.errors import ConfigError
 from rayllm.engine.arguments import NO_HOST, VllmArguments
 from rayllm.engine.vllm import import_shims, moved_names
+from rayllm.engine.vllm.context_length import say_too_long
 from rayllm.engine.vllm.engine import engine_arguments
 from rayllm.engine.vllm.errors import client_errors, describe_exceptions
 from rayllm.engine.vllm.request_validation import validate_cheaply
@@ -52,15 +53,18 @@ def _check_known(key: str, name: str | None, known: list[str]) -> None:
         raise ConfigError(f"{key}: vLLM has no parser `{name}`; it has {', '.join(sorted(known))}.")
 
 
-async def make_server(engine: Any, arguments: Namespace) -> Any:
-    """Make vLLM's FastAPI application on `engine`. Call once per process: vLLM keeps routers in module globals."""
+async def make_server(engine: Any, arguments: Namespace, path: Callable[[], str]) -> Any:
+    """Make vLLM's FastAPI application on `engine`. Call once per process: vLLM keeps routers in module globals.
+
+    `path` returns the path of the current request.
+    """
     tasks = await engine.get_supported_tasks()
     app = moved_names.load("build_app")(arguments, tasks, engine.model_config)
     await moved_names.load("init_app_state")(engine, app.state, arguments, tasks)
     # vLLM's error handlers set `should_exit` when the engine has died.
     app.state.server = SimpleNamespace(should_exit=False)
     validate_cheaply(app)
-    describe_exceptions()
+    describe_exceptions(lambda error: say_too_long(error, path(), engine.model_config.max_model_len))
     refuse_media()
     return app
 

@@ -7,7 +7,10 @@ refused for its own length, and `max_tokens` is clipped or refused once the prom
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rayllm.core.endpoints import MESSAGES
+from rayllm.core.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, MESSAGES, RESPONSES
+
+_GENERATING = (CHAT, CHAT_BATCH, COMPLETIONS, MESSAGES, RESPONSES)
+_CHARACTERS_PER_TOKEN = 4
 
 # vLLM's tokenizers read the whole text, and vLLM keeps one token more than the context has. Keeping a few times as many
 # costs little, and says how long most prompts are that are too long.
@@ -28,7 +31,7 @@ def keep_to_context(
     def is_clipped() -> bool:
         return max_tokens == "clip" or (max_tokens is None and path() == MESSAGES)
 
-    _measure_prompts_alone(is_clipped)
+    _measure_prompts_alone(is_clipped, lambda: int(path() in _GENERATING))
     config, processor = engine.model_config, engine.input_processor
     original = processor.process_inputs
 
@@ -57,14 +60,29 @@ def check_length(prompt: int, asked: int, limit: int, path: str) -> None:
             "or `max_tokens` and try again"
         )
         raise VLLMValidationError(message, parameter="max_tokens")
+    if prompt >= limit:
+        raise VLLMValidationError("The prompt is too long.", parameter="input_tokens", value=prompt)
     message = (
-        f"This model's maximum context length is {limit} tokens. However, you requested {prompt + max(asked, 1)} "
-        f"tokens ({prompt} in the prompt, {max(asked, 1)} in the answer). Please reduce the length of either."
+        f"This model's maximum context length is {limit} tokens. However, you requested {prompt + asked} tokens "
+        f"({prompt} in the prompt, {asked} in the answer). Please reduce the length of either."
     )
-    raise VLLMValidationError(message, parameter="input_tokens", value=prompt)
+    raise VLLMValidationError(message, parameter="input_tokens")
 
 
-def _measure_prompts_alone(is_clipped: Callable[[], bool]) -> None:
+def say_too_long(error: BaseException, path: str, limit: int) -> str | None:
+    """The message for clients of `path` if the prompt alone is too long for the context, else None."""
+    size, counted = getattr(error, "value", None), getattr(error, "parameter", None)
+    if counted not in ("input_tokens", "input_text") or not isinstance(size, int):
+        return None
+    if path == MESSAGES:
+        # Claude Code reads both numbers, to know how much of the conversation to leave out.
+        tokens = size if counted == "input_tokens" else max(limit, size // _CHARACTERS_PER_TOKEN)
+        return f"prompt is too long: {tokens} tokens > {limit - 1} maximum"
+    unit = "tokens" if counted == "input_tokens" else "characters"
+    return f"This model's maximum context length is {limit} tokens. However, your prompt has {size} {unit}."
+
+
+def _measure_prompts_alone(is_clipped: Callable[[], bool], answer_tokens: Callable[[], int]) -> None:
     from vllm.renderers.params import TokenizeParams
 
     check, encode = TokenizeParams.__post_init__, TokenizeParams.get_encode_kwargs
@@ -72,7 +90,7 @@ def _measure_prompts_alone(is_clipped: Callable[[], bool]) -> None:
     def leave_out_answer(params: Any) -> None:
         # A prompt that is truncated is truncated to what the answer leaves.
         if params.truncate_prompt_tokens is None and params.max_total_tokens is not None:
-            object.__setattr__(params, "max_output_tokens", 0)
+            object.__setattr__(params, "max_output_tokens", answer_tokens())
 
     def post_init(self: Any) -> None:
         if is_clipped():

@@ -1,7 +1,7 @@
 """Maps vLLM's exceptions to RayLLM's and to OpenAI's error objects."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from http import HTTPStatus
@@ -14,8 +14,8 @@ from rayllm.engine.vllm import moved_names
 from rayllm.engine.vllm.request_validation import describe_validation_error
 
 
-def describe_exceptions() -> None:
-    """Have all error objects of vLLM describe exceptions as `message_of` does."""
+def describe_exceptions(say: Callable[[BaseException], str | None] = lambda error: None) -> None:
+    """Have all error objects of vLLM describe exceptions as `say` does or, where that says nothing, `message_of`."""
     original = moved_names.load("create_error_response")
 
     @wraps(original)
@@ -23,9 +23,9 @@ def describe_exceptions() -> None:
         response = original(message, *args, **fields)
         if isinstance(message, Exception) and response.error.code < HTTPStatus.INTERNAL_SERVER_ERROR:
             text, param = message_of(message)
+            text = say(message) or text
             response.error.message = original(text).error.message
             response.error.param = response.error.param or param
-            response.error.value = getattr(message, "value", None)
         return response
 
     for name, module in list(sys.modules.items()):
