@@ -3,7 +3,7 @@
 import json
 import secrets
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 from filelock import FileLock
@@ -98,10 +98,8 @@ class KeyFile:
         except UnicodeDecodeError:
             raise ConfigError(f"{self.uri}: is not UTF-8 text.") from None
         if text.startswith("{"):
-            try:
+            with suppress(ValueError):
                 return json.loads(text)
-            except ValueError:
-                pass
         raw = parse_yaml(text, self.uri)
         if not isinstance(raw, dict):
             raise ConfigError(f"{self.uri}: must be a mapping with `salt` and `keys`.")

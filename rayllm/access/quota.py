@@ -1,7 +1,7 @@
 """The quota of one key: what is used, and what routers have leased of the rest."""
 
 import math
-from collections import deque
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -131,35 +131,24 @@ class SlidingWindow:
 
     def __init__(self, seconds: float) -> None:
         self._width = seconds / _BUCKETS
-        # Number of the bucket, and what was used in it; oldest first.
-        self._buckets: deque[list[int]] = deque()
-        self._total = 0
+        # What was used in each bucket, by the bucket's number.
+        self._buckets: Counter[int] = Counter()
 
     def used(self, now: float) -> int:
         self._expire(now)
-        return self._total
+        return self._buckets.total()
 
     def add(self, now: float, amount: int, age_s: float = 0.0) -> None:
         """Add an amount used `age_s` seconds ago, negative to release some, unless that has left the window."""
         self._expire(now)
         number = int((now - age_s) // self._width)
-        if number < self._number(now) - _BUCKETS:
-            return
-        for bucket in reversed(self._buckets):
-            if bucket[0] == number:
-                bucket[1] += amount
-                break
-            if bucket[0] < number:
-                self._insert(number, amount)
-                break
-        else:
-            self._insert(number, amount)
-        self._total += amount
+        if number >= self._number(now) - _BUCKETS:
+            self._buckets[number] += amount
 
     def wait_s(self, now: float, amount: int) -> float:
         """Seconds until `amount` of what is used has left the window."""
         self._expire(now)
-        for number, used in self._buckets:
+        for number, used in sorted(self._buckets.items()):
             amount -= used
             if amount <= 0:
                 return self._leaves_at(number) - now
@@ -168,16 +157,12 @@ class SlidingWindow:
     def reset_s(self, now: float) -> float:
         """Seconds until the window is empty."""
         self._expire(now)
-        return self._leaves_at(self._buckets[-1][0]) - now if self._buckets else 0.0
+        return self._leaves_at(max(self._buckets)) - now if self._buckets else 0.0
 
     def state(self, now: float) -> list[tuple[float, int]]:
         """Age in seconds and amount of each bucket."""
         self._expire(now)
-        return [(now - number * self._width, used) for number, used in self._buckets]
-
-    def _insert(self, number: int, amount: int) -> None:
-        index = sum(1 for bucket in self._buckets if bucket[0] < number)
-        self._buckets.insert(index, [number, amount])
+        return [(now - number * self._width, used) for number, used in sorted(self._buckets.items())]
 
     def _leaves_at(self, number: int) -> float:
         return (number + _BUCKETS + 1) * self._width
@@ -187,5 +172,5 @@ class SlidingWindow:
 
     def _expire(self, now: float) -> None:
         oldest = self._number(now) - _BUCKETS
-        while self._buckets and self._buckets[0][0] < oldest:
-            self._total -= self._buckets.popleft()[1]
+        for number in [number for number in self._buckets if number < oldest]:
+            del self._buckets[number]
