@@ -12,8 +12,6 @@ Names are imported when they are used, since most processes of a job need few of
 Process: driver of a batch job, and the Ray Data workers of its stages.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,13 +1,11 @@
 """Progress of a processor: totals over all workers, and their display."""
 
-from __future__ import annotations
-
 import logging
 import operator
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -30,11 +28,11 @@ class Totals:
     input_tokens: int = 0
     generated_tokens: int = 0
 
-    def __add__(self, other: Totals) -> Totals:
-        return Totals(*map(operator.add, vars(self).values(), vars(other).values()))
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*map(operator.add, vars(self).values(), vars(other).values()))
 
-    def __sub__(self, other: Totals) -> Totals:
-        return Totals(*map(operator.sub, vars(self).values(), vars(other).values()))
+    def __sub__(self, other: Self) -> Self:
+        return type(self)(*map(operator.sub, vars(self).values(), vars(other).values()))
 
 
 def count(rows: list[Row]) -> Totals:

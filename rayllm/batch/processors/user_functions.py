@@ -112,12 +112,11 @@ class Postprocess:
         results = {key: value for key, value in data.items() if key not in self.hidden}
         results = {**dict.fromkeys(self.results), **results}
         try:
-            output = _declared(self._output(row, results), self.schema)
+            return _declared(self._output(row, results), self.schema)
         except RequestError as problem:
             if self.stop_at_error:
                 raise
             return failed({}, problem)
-        return output
 
     def _output(self, row: Row, results: Row) -> Row:
         if self.function is None:
@@ -149,11 +148,8 @@ class Postprocess:
         """Types of the function's output for made-up results, from the first row for which the function succeeds."""
         for index, row in enumerate(inputs):
             example = deepcopy({**self.example, **self.results})
-            try:
-                output = self._output(row, example)
-            except RequestError:
-                continue
-            return _types_of(_changed(output, row, table.slice(index, 1)))
+            with suppress(RequestError):
+                return _types_of(_changed(self._output(row, example), row, table.slice(index, 1)))
         return {}
 
 

@@ -18,9 +18,7 @@ from rayllm.sources import LoggedProgress, fetch, node_cache
 _PROBE = "rayllm probes how this template takes content"
 # Type of a content part that is text → key with the text, as in vLLM.
 _TEXT_PARTS = {
-    "text": "text",
-    "input_text": "text",
-    "output_text": "text",
+    **dict.fromkeys(("text", "input_text", "output_text"), "text"),
     "refusal": "refusal",
     "thinking": "thinking",
 }

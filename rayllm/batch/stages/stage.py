@@ -1,7 +1,5 @@
 """A stage of a processor: a function on rows, run by Ray Data in tasks or actors."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading
@@ -53,7 +51,7 @@ class Stage(BaseModel):
             options["compute"] = TaskPoolStrategy(size=size)
         return dataset.map_batches(self._call(column, stop_at_error), batch_format="pyarrow", **options)
 
-    def _call(self, column: str, stop_at_error: bool) -> StageCall:
+    def _call(self, column: str, stop_at_error: bool) -> "StageCall":
         return StageCall(self.fn, self.fn_constructor_kwargs, self.batching, column, stop_at_error)
 
 
@@ -106,10 +104,7 @@ class StageCall:
         self._id = uuid.uuid4().hex
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        return self.pack(table, self.process(table))
-
-    def pack(self, table: pa.Table, rows: list[Row]) -> pa.Table:
-        return pack(table, self.column, rows)
+        return pack(table, self.column, self.process(table))
 
     def process(self, table: pa.Table) -> list[Row]:
         """Apply the function to the data in `table`, except to failed rows."""
@@ -164,7 +159,7 @@ class ActorCall:
         except BrokenWorkerError as error:
             self._die(error)
         self._progress.add.remote(count(rows))
-        return self._call.pack(table, rows)
+        return pack(table, self._call.column, rows)
 
     def __del__(self) -> None:
         # Ray Data deletes the object when the actor is no longer needed.
