@@ -1,9 +1,9 @@
 """`rayllm completion`"""
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
-_SHELLS = ("bash", "zsh", "fish")
+_SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
 
 @click.command(
@@ -18,7 +18,4 @@ _SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    completion = get_completion_class(shell)
-    if completion is None:
-        raise click.UsageError(f"click has no completion for {shell}.")
-    click.echo(completion(ctx.find_root().command, {}, "rayllm", "_RAYLLM_COMPLETE").source())
+    click.echo(_SHELLS[shell](ctx.find_root().command, {}, "rayllm", "_RAYLLM_COMPLETE").source())
