@@ -4,8 +4,6 @@
 neither Ray nor an engine.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

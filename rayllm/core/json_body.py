@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import accumulate
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -111,12 +112,8 @@ def _check_bounds(raw: bytes) -> None:
 
 
 def _nests_too_deep(outside: bytes) -> bool:
-    level = 0
-    for bracket in outside.translate(None, _NOT_BRACKETS)[: 2 * MAX_CONTAINERS]:
-        level += 1 if bracket in b"[{" else -1
-        if level > MAX_DEPTH:
-            return True
-    return False
+    brackets = outside.translate(None, _NOT_BRACKETS)[: 2 * MAX_CONTAINERS]
+    return any(level > MAX_DEPTH for level in accumulate(1 if bracket in b"[{" else -1 for bracket in brackets))
 
 
 def _without_strings(raw: bytes) -> bytes:

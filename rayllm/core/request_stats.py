@@ -1,10 +1,8 @@
 """What an engine did for one request, as replicas tell routers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from starlette.types import Scope
 
@@ -78,7 +76,7 @@ class RequestStats:
         return self.decode_s / gaps if gaps > 0 else None
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> RequestStats:
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read the values of `as_json`; keys of another version are ignored."""
         return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
 
@@ -113,7 +111,7 @@ class StatsSource:
         scope["extensions"] = {**scope.get("extensions", {}), _EXTENSION: self}
 
     @staticmethod
-    def in_scope(scope: Scope) -> StatsSource | None:
+    def in_scope(scope: Scope) -> "StatsSource | None":
         """The source that the server offers; None from a server that wants no stats."""
         source: StatsSource | None = scope.get("extensions", {}).get(_EXTENSION)
         return source

@@ -1,7 +1,5 @@
 """The tokens of a streamed reply as an engine generates them, from which another engine can continue the stream."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,7 +70,7 @@ class TokenLog(ABC):
         scope["extensions"] = {**scope.get("extensions", {}), _EXTENSION: self}
 
     @staticmethod
-    def in_scope(scope: Scope) -> TokenLog | None:
+    def in_scope(scope: Scope) -> "TokenLog | None":
         """The log that the server offers; None if nobody could continue the reply."""
         log: TokenLog | None = scope.get("extensions", {}).get(_EXTENSION)
         return log
