@@ -20,12 +20,9 @@ TOOL_KEYS = ("tools_list", "tool_calls", "tool")
 """Required together, or not at all."""
 
 _PLACEHOLDER = {
-    "system": "instruction",
-    "assistant": "instruction",
-    "user": "instruction",
+    **dict.fromkeys(("system", "assistant", "user", "tool"), "instruction"),
     "tools_list": "tools",
     "tool_calls": "tool_call",
-    "tool": "instruction",
 }
 _ONLY_IN_USER = {
     # Placeholder of `user`: the key that, when set, makes it required, and how to set it.

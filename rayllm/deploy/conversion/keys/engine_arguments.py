@@ -29,7 +29,12 @@ def carry_engine_arguments(config: Mapping, changes: Changes) -> None:
             del arguments[name]
             changes.dropped(key, DROPPED[name])
         elif name == "hf_token":
-            _token(config, arguments.pop(name), changes)
+            # A token, or true for the one stored by the hub's client.
+            if isinstance(arguments.pop(name), str):
+                refer(config, ["HF_TOKEN"])
+                changes.secret(key, "HF_TOKEN")
+            else:
+                changes.dropped(key, "the hub's client finds its stored token")
         elif name not in known_arguments():
             del arguments[name]
             hint = did_you_mean(name, settable_arguments()).rstrip("?")
@@ -73,15 +78,6 @@ def _modules(value: Any, changes: Changes) -> Any:
             name = short
         modules.append(f"{name}={path}" if is_short else {"name": name, "path": path})
     return modules if isinstance(value, list) else value
-
-
-def _token(config: Mapping, value: Any, changes: Changes) -> None:
-    """vLLM takes a token, or true for the one stored by the hub's client."""
-    if isinstance(value, str):
-        refer(config, ["HF_TOKEN"])
-        changes.secret("engine_kwargs.hf_token", "HF_TOKEN")
-    else:
-        changes.dropped("engine_kwargs.hf_token", "the hub's client finds its stored token")
 
 
 def _tool_choice(config: Mapping, changes: Changes) -> None:
