@@ -41,7 +41,8 @@ index=${PIP_INDEX_URL:-$(pip_setting index-url)}
 [ -z "$index" ] || export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$index}"
 
 # 4. Install. Plain `torch` is the CUDA build, gigabytes of it: the CPU engine wants PyTorch's CPU build, from a local
-#    folder that has it or else from PyTorch's own index.
+#    folder that has it or else from PyTorch's own index. For CUDA, such a folder's builds are none: a version `+cpu`
+#    counts as newer than the plain one.
 set -- --python "$VENV/bin/python" --editable ".[$ENGINE,dev]"
 temporary=$(mktemp -d)
 trap 'rm -rf "$temporary"' EXIT
@@ -57,12 +58,13 @@ elif [ -n "${VLLM:-}" ]; then
 else
     set -- --constraint "requirements/$ENGINE.txt" "$@"
 fi
+for folder in $(echo "$links" | tr ',' ' '); do ls "$folder" 2>/dev/null || true; done |
+    sed -n 's/^\(torch[a-z]*\)-\([0-9.]*+cpu\)-.*/\1!=\2/p' > "$temporary/not-cpu.txt"
 if [ "$ENGINE" = cpu ]; then
     set -- --override requirements/cpu-overrides.txt "$@"
-    case $(for folder in $(echo "$links" | tr ',' ' '); do ls "$folder" 2>/dev/null || true; done) in
-        *torch-*+cpu*) ;;
-        *) set -- --torch-backend cpu "$@" ;;
-    esac
+    grep -q '^torch!=' "$temporary/not-cpu.txt" || set -- --torch-backend cpu "$@"
+else
+    set -- --constraint "$temporary/not-cpu.txt" "$@"
 fi
 # Compiled now, once: an engine's two processes import five thousand modules each, and where Python may not write what it
 # compiles (PYTHONDONTWRITEBYTECODE, a read-only image), each of them would spend ten seconds more on it.

