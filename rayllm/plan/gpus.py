@@ -1,5 +1,6 @@
 """Supported GPUs and the memory that CUDA reports."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -58,15 +59,15 @@ GPUS = (
 )
 
 
-def find_gpu(name: str, option: str = "--gpu") -> Gpu:
+def find_gpu(name: str, option: str = "--gpu", known: Sequence[Gpu] = GPUS) -> Gpu:
     """Find a GPU by name, in any spelling: `a100_80gb` is `A100-80G`. A ConfigError begins with `option`."""
-    by_name = {_normalize(gpu.name): gpu for gpu in GPUS} | {
-        _normalize(f"{gpu.name}B"): gpu for gpu in GPUS if gpu.name[-1] == "G"
+    by_name = {_normalize(gpu.name): gpu for gpu in known} | {
+        _normalize(f"{gpu.name}B"): gpu for gpu in known if gpu.name[-1] == "G"
     }
     by_name["a100"] = by_name["a10040g"]
     if gpu := by_name.get(_normalize(name)):
         return gpu
-    names = [gpu.name for gpu in GPUS]
+    names = [gpu.name for gpu in known]
     hint = did_you_mean(name, names) or f"; known are {', '.join(names)}"
     raise ConfigError(f"{option}: `{name}` is not known{hint}.")
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -181,7 +182,8 @@ def _processor(machine: Machine) -> Finding:
 
 
 def _gpus(machine: Machine) -> Finding:
-    names = ", ".join(f"{gpu.name} ({gpu.memory_mib} MiB, driver {gpu.driver})" for gpu in machine.gpus)
+    counts = Counter(f"{gpu.name} ({gpu.memory_mib} MiB, driver {gpu.driver})" for gpu in machine.gpus)
+    names = ", ".join(f"{count} × {name}" if count > 1 else name for name, count in counts.items())
     if not names and "vllm" in machine.packages:
         remedy = "install NVIDIA's driver, or `rayllm[cpu]` in a new environment"
         return Finding("gpus", "error", "nvidia-smi shows none, but vLLM is the CUDA build", remedy)

@@ -45,11 +45,13 @@ def command(
     as_json: bool,
 ) -> None:
     from rayllm.cli.shared.fit_tables import cpu_line, fit_table, gib, introduction
+    from rayllm.cli.shared.machine import known_gpus
     from rayllm.plan.engine_arguments import host_bytes, not_counted
-    from rayllm.plan.gpus import GPUS, find_gpu
+    from rayllm.plan.gpus import find_gpu
 
     config = named_model(model)
-    kinds = [find_gpu(name) for name in gpus] or list(GPUS)
+    known = known_gpus()
+    kinds = [find_gpu(name, known=known) for name in gpus] or known
     measured = _measured(config)
     tokens = _tokens(context, config, measured)
     setting = _setting(config, measured, adapters, rank)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from rayllm.cli.shared.fit_tables import gib, introduction, on_every_gpu, summary
-from rayllm.cli.shared.machine import local_gpus
+from rayllm.cli.shared.machine import known_gpus, local_gpus
 from rayllm.cluster.environment import has_cpu_engine
 from rayllm.config import ModelConfig, named_model
 from rayllm.config.scaling import accelerator_types, canonical_accelerator
@@ -238,8 +238,7 @@ def _find_accelerator(name: str) -> tuple[str | None, Gpu | None]:
     if name.lower() in (NO_ACCELERATOR, "any", "cpu"):
         return None, None
     accelerator = _accelerator_type(name)
-    local = {gpu.kind.name: gpu.kind for gpu in local_gpus() if gpu.kind}
-    gpus = local | {gpu.name: gpu for gpu in GPUS} | {"A100": find_gpu("A100-40G")}
+    gpus = {gpu.name: gpu for gpu in known_gpus()} | {"A100": find_gpu("A100-40G")}
     if accelerator not in gpus:
         say(f"The memory of {accelerator} is not known, so nothing is computed for it.")
     return accelerator, gpus.get(accelerator)

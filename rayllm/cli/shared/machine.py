@@ -19,7 +19,7 @@ from rayllm.cli.shared.application import DEFAULT_ADDRESS, Listener, check_free
 from rayllm.core.errors import ClusterError, ConfigError
 from rayllm.core.settings import Settings
 from rayllm.plan.cores import this_machine
-from rayllm.plan.cpu import Cpu, this_cpu
+from rayllm.plan.cpu import Cpu, memory_bytes, this_cpu
 from rayllm.plan.cpu_cache import free_memory
 from rayllm.plan.gpus import GPUS, Gpu
 
@@ -68,10 +68,18 @@ def local_gpus() -> list[LocalGpu]:
         result = subprocess.run(_QUERY, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = [[cell.strip() for cell in line.split(",")] for line in result.stdout.splitlines()]
+    # A GPU without memory of its own, such as GB10, has the machine's.
+    text = result.stdout.replace(", [N/A], ", f", {memory_bytes() >> 20}, ")
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     return [
         LocalGpu(row[0], int(row[1]), row[2], "Enabled" in row) for row in rows if len(row) > 2 and row[1].isdigit()
     ]
+
+
+def known_gpus() -> tuple[Gpu, ...]:
+    """The GPUs whose memory is known: those of RayLLM's table, and this machine's."""
+    local = {gpu.kind.name: gpu.kind for gpu in local_gpus() if gpu.kind}
+    return tuple((local | {gpu.name: gpu for gpu in GPUS}).values())
 
 
 @dataclass(frozen=True)

