@@ -11,6 +11,8 @@ from vllm.envs import environment_variables
 
 from rayllm.config import load_model
 from rayllm.config.vllm_versions import unmet_requirement
+from rayllm.engine.arguments import VllmArguments
+from rayllm.engine.vllm.engine import engine_arguments
 
 ROOT = Path(__file__).parents[2]
 MODELS = [load_model(path) for folder in ("models", "models/older") for path in (ROOT / folder).glob("*.yaml")]
@@ -28,6 +30,13 @@ def test_mappings_are_vllms_own(version: str | None, name: str, value: dict[str,
         pytest.skip(f"needs vLLM {version}")
     config = getattr(vllm.config, name.title().replace("_", ""))
     assert config(**value)
+
+
+def test_mappings_that_vllm_writes_to_are_its_own_objects() -> None:
+    values = {"reasoning_config": {"reasoning_end_str": "So:"}, "structured_outputs_config": {"backend": "xgrammar"}}
+    made = engine_arguments(VllmArguments({"model": str(ROOT / "models/rayllm-demo/weights"), **values}, {}))
+    assert isinstance(made.reasoning_config, vllm.config.ReasoningConfig)
+    assert isinstance(made.structured_outputs_config, vllm.config.StructuredOutputsConfig)
 
 
 VARIABLES = [

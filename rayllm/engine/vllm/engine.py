@@ -147,13 +147,14 @@ def _hint(error: Exception) -> str:
 
 
 def engine_arguments(arguments: VllmArguments) -> Any:
-    from vllm.config import StructuredOutputsConfig
+    from vllm.config import ReasoningConfig, StructuredOutputsConfig
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     values = dict(arguments.engine)
-    if isinstance(values.get("structured_outputs_config"), dict):
-        # vLLM writes to this value before it converts mappings to objects.
-        values["structured_outputs_config"] = StructuredOutputsConfig(**values["structured_outputs_config"])
+    # vLLM writes to these values before it converts mappings to objects.
+    for name, kind in (("structured_outputs_config", StructuredOutputsConfig), ("reasoning_config", ReasoningConfig)):
+        if isinstance(values.get(name), dict):
+            values[name] = kind(**values[name])
     return AsyncEngineArgs(**values)
 
 
