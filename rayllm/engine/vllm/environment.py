@@ -9,7 +9,12 @@ from rayllm.core.settings import settings
 from rayllm.engine.process import parent_watch
 
 # Folders of compiled code: in the cache, which outlives a container where it is on a volume.
-_COMPILED = {"VLLM_CACHE_ROOT": "vllm", "TRITON_CACHE_DIR": "triton", "FLASHINFER_WORKSPACE_BASE": "flashinfer"}
+_COMPILED = {
+    "VLLM_CACHE_ROOT": "vllm",
+    "TRITON_CACHE_DIR": "triton",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "TILELANG_CACHE_DIR": "tilelang",
+}
 
 
 def prepare_environment(extra_stop_strings: int, gpu_share: float = 0) -> None:
@@ -38,6 +43,18 @@ def _find_compilers() -> None:
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     for compiler in Path(sysconfig.get_path("purelib"), "nvidia").glob("cu*/bin/nvcc"):
         os.environ.setdefault("CUDA_HOME", str(compiler.parents[1]))
+        _find_libraries(compiler.parents[1] / "lib")
+
+
+def _find_libraries(folder: Path) -> None:
+    """Let linkers find CUDA's libraries and the driver's, which have a version in their names there."""
+    named = settings().cache_path / "cuda"
+    named.mkdir(parents=True, exist_ok=True)
+    for library in folder.glob("lib*.so.*"):
+        (named / f"{library.name.partition('.so')[0]}.so").write_text(f"INPUT({library})\n")
+    (named / "libcuda.so").write_text("INPUT(-l:libcuda.so.1)\n")
+    searched = [str(named), str(folder), os.environ.get("LD_LIBRARY_PATH"), os.environ.get("LIBRARY_PATH")]
+    os.environ["LIBRARY_PATH"] = os.pathsep.join(filter(None, searched))
 
 
 def max_stop_strings() -> int:
