@@ -1,6 +1,6 @@
 # `make` or `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-floors test-traces test-clients test-versions test-gpu test-gpu-path test-second-runner lint format generate docs ui lock bench
+.PHONY: help setup run test test-fast test-floors test-traces test-clients test-versions test-gpu test-gpu-path test-second-runner test-cuda lint format generate docs ui lock bench
 BIN := .venv/bin
 PYTHON ?= python3
 UI := rayllm/serving/router/ui/source
@@ -49,6 +49,10 @@ test-gpu-path: setup ## run what takes long on the path of GPUs, with fake GPUs
 
 test-second-runner: setup ## run the real stack on vLLM's second model runner, which GPUs have, in Triton's interpreter
 	@PYTHONPATH=$(CURDIR)/tests/integration/interpreted_triton TRITON_INTERPRET=1 $(BIN)/python -m pytest $(addprefix tests/integration/test_,$(addsuffix .py,processes demo openai_api tools adapters guided_decoding continuation))
+
+test-cuda: ## install the packages for CUDA into .venv-cuda, 11 GB, and test them without a GPU
+	@VENV=.venv-cuda ENGINE=cuda scripts/setup.sh
+	@.venv-cuda/bin/python -m pytest tests/cuda
 
 test-versions: setup ## run the tests that need an engine with each series of vLLM (VERSIONS="0.27 0.32": with those)
 	@$(BIN)/python scripts/check_versions.py $(VERSIONS)
