@@ -99,8 +99,9 @@ def translate_error(error: dict[str, Any], status: int, path: str, request_id: s
             return RequestError(message_for_client, param)
     for flag, key in _FLAGS.items():
         message = message.replace(flag, key)
-    code = CONTEXT_LENGTH_EXCEEDED if error.get("param") in _TOO_LONG else None
-    return RequestError(message, _param(error, message, path), code)
+    if error.get("param") in _TOO_LONG:
+        return RequestError(message, _param(error, message, path), CONTEXT_LENGTH_EXCEEDED)
+    return RequestError(message, _param(error, message, path))
 
 
 def _param(error: dict[str, Any], message: str, path: str) -> str | None:

@@ -52,16 +52,16 @@ def check_length(prompt: int, asked: int, limit: int, path: str) -> None:
     """
     from vllm.exceptions import VLLMValidationError
 
-    if prompt + max(asked, 1) <= limit:
+    if prompt >= limit:
+        raise VLLMValidationError("The prompt is too long.", parameter="input_tokens", value=prompt)
+    if prompt + asked <= limit:
         return
-    if path == MESSAGES and prompt < limit:
+    if path == MESSAGES:
         message = (
             f"input length and `max_tokens` exceed context limit: {prompt} + {asked} > {limit}, decrease input length "
             "or `max_tokens` and try again"
         )
         raise VLLMValidationError(message, parameter="max_tokens")
-    if prompt >= limit:
-        raise VLLMValidationError("The prompt is too long.", parameter="input_tokens", value=prompt)
     message = (
         f"This model's maximum context length is {limit} tokens. However, you requested {prompt + asked} tokens "
         f"({prompt} in the prompt, {asked} in the answer). Please reduce the length of either."
