@@ -8,13 +8,8 @@ from pathlib import Path
 from rayllm.core.settings import settings
 from rayllm.engine.process import parent_watch
 
-# Folders of compiled code: in the cache, which outlives a container where it is on a volume.
-_COMPILED = {
-    "VLLM_CACHE_ROOT": "vllm",
-    "TRITON_CACHE_DIR": "triton",
-    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
-    "TILELANG_CACHE_DIR": "tilelang",
-}
+# Variables with folders of compiled code: in the cache, which outlives a container where it is on a volume.
+_COMPILED = ("VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "TILELANG_CACHE_DIR")
 
 
 def prepare_environment(extra_stop_strings: int, gpu_share: float = 0) -> None:
@@ -32,8 +27,8 @@ def prepare_environment(extra_stop_strings: int, gpu_share: float = 0) -> None:
     os.environ.setdefault("VLLM_MAX_N_SEQUENCES", "128")
     if gpu_share:
         os.environ.setdefault("VLLM_RAY_PER_WORKER_GPUS", str(gpu_share))
-        for name, folder in _COMPILED.items():
-            os.environ.setdefault(name, str(settings().cache_path / folder))
+        for name in _COMPILED:
+            os.environ.setdefault(name, str(settings().cache_path / name.partition("_")[0].lower()))
         _find_compilers()
     os.environ["VLLM_MAX_STOP_STRINGS"] = str(max_stop_strings() + extra_stop_strings)
 
