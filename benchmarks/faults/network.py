@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
-_BRIDGE, _NETWORK = "rayllm", "10.99.77"
 # Joiners of a cluster need the mode spelled out.
 _VARIABLES = {"RAY_AUTH_MODE": "token", "RAY_raylet_start_wait_time_s": "400"}
 
@@ -25,9 +25,11 @@ class Machine:
         number: from 1; the first one has the head node of Ray.
     """
 
+    bridge, subnet = "rayllm", "10.99.77"
+
     def __init__(self, number: int) -> None:
-        self.name = f"{_BRIDGE}-{number}"
-        self.ip = f"{_NETWORK}.{number}"
+        self.name = f"{self.bridge}-{number}"
+        self.ip = f"{self.subnet}.{number}"
         self._number = number
         # Processes of one machine find each other by Unix sockets in its temporary folder.
         self._folder = Path(tempfile.gettempdir(), self.name)
@@ -36,39 +38,43 @@ class Machine:
         """Create the namespace, and plug it into the bridge."""
         inside = f"{self.name}-in"
         self._folder.mkdir(exist_ok=True)
-        _ip("netns", "add", self.name)
-        _ip("link", "add", self.name, "type", "veth", "peer", "name", inside)
-        _ip("link", "set", inside, "netns", self.name)
-        _ip("link", "set", self.name, "master", _BRIDGE, "up")
+        ip("netns", "add", self.name)
+        self.make_cable(self.name, inside)
+        ip("link", "set", inside, "netns", self.name)
+        ip("link", "set", self.name, "master", self.bridge, "up")
         self.run("ip", "address", "add", f"{self.ip}/24", "dev", inside)
         for link in ("lo", inside):
             self.run("ip", "link", "set", link, "up")
+
+    def make_cable(self, outside: str, inside: str) -> None:
+        """Create two links that are the ends of one cable."""
+        ip("link", "add", outside, "type", "veth", "peer", "name", inside)
 
     def disconnect(self) -> None:
         """Remove the link, the namespace and the temporary folder."""
         shutil.rmtree(self._folder, ignore_errors=True)
         for kind in ("link", "netns"):
             with contextlib.suppress(subprocess.CalledProcessError):
-                _ip(kind, "del", self.name)
+                ip(kind, "del", self.name)
 
     def start_ray(self) -> None:
         """Start its Ray node, which has room for one replica."""
-        role = ["--head", "--include-dashboard=false"] if self._number == 1 else [f"--address={_NETWORK}.1:6379"]
+        role = ["--head", "--include-dashboard=false"] if self._number == 1 else [f"--address={self.subnet}.1:6379"]
         options = ["--num-cpus=4", "--disable-usage-stats", "--object-store-memory=100000000"]
         resources = """--resources={"machine": 1}"""
         self.run(_ray(), "start", *role, f"--node-ip-address={self.ip}", resources, *options)
 
     def cut_off(self) -> None:
         """Pull its cable."""
-        _ip("link", "set", self.name, "down")
+        ip("link", "set", self.name, "down")
 
     def rejoin(self) -> None:
         """Plug the cable in again."""
-        _ip("link", "set", self.name, "up")
+        ip("link", "set", self.name, "up")
 
     def kill(self) -> None:
         """kill -9 of all its processes."""
-        while pids := _ip("netns", "pids", self.name).split():
+        while pids := ip("netns", "pids", self.name).split():
             for pid in map(int, pids):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -82,15 +88,18 @@ class Machine:
         return _run(["ip", "netns", "exec", self.name, *command], TMPDIR=str(self._folder), RAY_TMPDIR="/tmp")
 
 
+M = TypeVar("M", bound=Machine)
+
+
 @contextmanager
-def network(count: int) -> Iterator[list[Machine]]:
+def network(count: int, kind: type[M] = Machine) -> Iterator[list[M]]:
     """So many machines, which reach each other and this one."""
-    members = [Machine(number) for number in range(1, count + 1)]
+    members = [kind(number) for number in range(1, count + 1)]
     _clean(members)
     try:
-        _ip("link", "add", _BRIDGE, "type", "bridge")
-        _ip("address", "add", f"{_NETWORK}.254/24", "dev", _BRIDGE)
-        _ip("link", "set", _BRIDGE, "up")
+        ip("link", "add", kind.bridge, "type", "bridge")
+        ip("address", "add", f"{kind.subnet}.254/24", "dev", kind.bridge)
+        ip("link", "set", kind.bridge, "up")
         for member in members:
             member.connect()
         yield members
@@ -119,10 +128,11 @@ def _clean(members: Sequence[Machine]) -> None:
             member.kill()
         member.disconnect()
     with contextlib.suppress(subprocess.CalledProcessError):
-        _ip("link", "del", _BRIDGE)
+        ip("link", "del", members[0].bridge)
 
 
-def _ip(*arguments: str) -> str:
+def ip(*arguments: str) -> str:
+    """Run `ip`; returns what it writes."""
     return _run(["ip", *arguments])
 
 
