@@ -35,9 +35,9 @@ else:
 class ProcessServer:
     """Runs a Python module or file that serves HTTP on a given port, while entered."""
 
-    def __init__(self, command: Callable[[int], list[str]]) -> None:
+    def __init__(self, command: Callable[[int], list[str]], host: str = HOST) -> None:
         """`command` returns the module or file and its arguments for a port."""
-        self._command = command
+        self._command, self._host = command, host
         self._process: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes] | None = None
         self.url = ""
@@ -65,7 +65,7 @@ class ProcessServer:
 
     def _start(self) -> None:
         with reserved_port() as port:
-            self.url = f"http://{HOST}:{port}"
+            self.url = f"http://{self._host}:{port}"
             self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _UNTIL_LEFT, *self._command(port)],

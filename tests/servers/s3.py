@@ -32,8 +32,8 @@ REGION = "us-east-1"
 class S3Server(ProcessServer):
     """Keeps its buckets in memory while entered."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda port: ["moto.server", "-H", HOST, "-p", str(port)])
+    def __init__(self, host: str = HOST) -> None:
+        super().__init__(lambda port: ["moto.server", "-H", host, "-p", str(port)], host)
 
     def client(self, **config: Any) -> Any:
         """A boto3 client for this server; `config` are arguments of botocore's Config."""
