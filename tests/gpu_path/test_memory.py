@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 from tests.integration.gpu_cluster import PARIS, PLATFORM
-from tests.integration.service import ROOT
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -25,7 +24,6 @@ class Engine:
     def __init__(self, folder: Path) -> None:
         variables = {
             **PLATFORM,
-            "PYTHONPATH": os.pathsep.join([PLATFORM["PYTHONPATH"], str(ROOT)]),
             "CUDA_VISIBLE_DEVICES": "0",
             "FAKE_GPU_MEMORY": str(folder / "memory"),
             "VLLM_CPU_KVCACHE_SPACE": "1",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import psutil
 import pytest
 
-from tests.integration.gpu_cluster import PARIS, GpuCluster, gpu_model, say
+from tests.integration.gpu_cluster import PARIS, GpuCluster, gpu_model, say, until
 from tests.integration.service import DEMO
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
@@ -22,6 +24,12 @@ def url(nodes: GpuCluster) -> str:
     return nodes.url
 
 
+def replica(nodes: GpuCluster) -> list[psutil.Process]:
+    """The processes of the only replica."""
+    titles = "ray::RayWorkerProc", "VLLM::EngineCore", "ray::ServeReplica:gpu:rayllm-demo"
+    return [process for title in titles for process in nodes.processes(title)]
+
+
 def test_two_stages_of_two_answer_as_one_cpu(nodes: GpuCluster, url: str) -> None:
     assert say(url) == PARIS
     workers = nodes.processes("ray::RayWorkerProc")
@@ -31,12 +39,36 @@ def test_two_stages_of_two_answer_as_one_cpu(nodes: GpuCluster, url: str) -> Non
 
 @pytest.mark.parametrize("title", ["ray::RayWorkerProc", "VLLM::EngineCore", "ray::ServeReplica:gpu:rayllm-demo"])
 def test_a_killed_process_takes_its_replica_and_nothing_else(nodes: GpuCluster, url: str, title: str) -> None:
-    before = [*nodes.processes("ray::RayWorkerProc"), *nodes.processes("VLLM::EngineCore")]
-    before += nodes.processes("ray::ServeReplica:gpu:rayllm-demo")
+    before = replica(nodes)
     nodes.processes(title)[-1].kill()
     _, alive = psutil.wait_procs(before, timeout=60)
     assert alive == []
     assert say(url) == PARIS
+
+
+def test_a_killed_raylet_takes_the_replica_with_it(nodes: GpuCluster, url: str) -> None:
+    before = replica(nodes)
+    nodes.raylet(-1).kill()
+    _, alive = psutil.wait_procs(before, timeout=60)
+    assert alive == []
+    nodes.add_node(gpus=2)
+    assert say(url) == PARIS
+
+
+def test_a_stopped_raylet_is_replaced(nodes: GpuCluster, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before, count, start = replica(nodes), nodes.alive(), time.monotonic()
+    raylet = nodes.raylet(-1)
+    raylet.suspend()
+    until(lambda: nodes.alive() < count)
+    noticed = time.monotonic()
+    nodes.add_node(gpus=2)
+    assert say(url) == PARIS
+    with capsys.disabled():
+        print(f"raylet stopped: noticed after {noticed - start:.1f} s, answered after {time.monotonic() - start:.1f} s")
+    # Until then, its workers stay.
+    raylet.resume()
+    _, alive = psutil.wait_procs(before, timeout=60)
+    assert alive == []
 
 
 def test_weights_and_adapters_are_fetched_for_workers_on_another_node(nodes: GpuCluster) -> None:

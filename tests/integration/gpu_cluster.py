@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,25 @@ from tests.servers.process import free_port
 
 FRANCE = "What is the capital of France?"
 PARIS = "The capital of France is Paris."
+# What selects the node of the head.
+ON_HEAD = {"node:__internal_head__": 0.001}
+_FOLDERS = Path(__file__).with_name("fake_gpu"), Path(__file__).with_name("interpreted_triton"), ROOT
 PLATFORM = {
-    "PYTHONPATH": os.pathsep.join(str(Path(__file__).with_name(name)) for name in ("fake_gpu", "interpreted_triton")),
+    "PYTHONPATH": os.pathsep.join(map(str, _FOLDERS)),
     "TRITON_INTERPRET": "1",
 }
 """The environment of processes that find fake GPUs, and run vLLM's second model runner on them."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a node runs: the address of its machine, and what commands there begin with."""
+
+    ip: str = "127.0.0.1"
+    prefix: tuple[str, ...] = ()
+
+
+HERE = Place()
 
 
 class GpuCluster:
@@ -43,20 +58,19 @@ class GpuCluster:
         faults: a folder whose files cause faults: see the worker.
     """
 
-    def __init__(self, folder: Path, gpus: int) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, gpus: int, head: Place = HERE) -> None:
+        self._folder, self._head = folder, head
         self._token = secrets.token_hex(32)
         self.faults = folder / "faults"
         self.faults.mkdir()
-        self.url = f"http://127.0.0.1:{free_port()}"
+        self.url = f"http://{head.ip}:{free_port()}"
         port = free_port()
-        self.address = f"127.0.0.1:{port}"
+        self.address = f"{head.ip}:{port}"
         # Not below pytest's folder, whose path is too long for Ray's sockets.
         self.session = tempfile.mkdtemp(prefix="rayllm-gpu-")
         ports = [f"--port={port}", f"--ray-client-server-port={free_port()}"]
-        self._nodes = [
-            self._start("--head", "--include-dashboard=false", f"--temp-dir={self.session}", *ports, gpus=gpus)
-        ]
+        self._nodes: list[subprocess.Popen[bytes]] = []
+        self._start("--head", "--include-dashboard=false", f"--temp-dir={self.session}", *ports, gpus=gpus, place=head)
         until(self._is_up)
         self._wait_for_nodes()
 
@@ -65,18 +79,29 @@ class GpuCluster:
         with socket.socket() as connection:
             return connection.connect_ex((host, int(port))) == 0
 
-    def add_node(self, gpus: int) -> None:
-        """Start another node on this machine."""
-        self._nodes.append(self._start(f"--address={self.address}", gpus=gpus))
+    def add_node(self, gpus: int, place: Place = HERE) -> None:
+        """Start another node."""
+        self._start(f"--address={self.address}", gpus=gpus, place=place)
         self._wait_for_nodes()
+
+    def raylet(self, number: int) -> psutil.Process:
+        """That of a node, counted from the head, which is 0."""
+        children = psutil.Process(self._nodes[number].pid).children()
+        return next(child for child in children if child.name() == "raylet")
+
+    def alive(self) -> int:
+        """How many nodes Ray takes for alive."""
+        return int(self._run("print(sum(node['Alive'] for node in ray.nodes()))"))
 
     def _wait_for_nodes(self) -> None:
         until(lambda: int(self._run("print(len(ray.nodes()))")) == len(self._nodes))
 
-    def _start(self, *options: str, gpus: int) -> subprocess.Popen[bytes]:
-        command = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=8", *options]
+    def _start(self, *options: str, gpus: int, place: Place) -> None:
+        command = [*place.prefix, str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=8"]
         command += [f"--num-gpus={gpus}", '--resources={"accelerator_type:H100": 1}'] if gpus else ["--num-gpus=0"]
-        return subprocess.Popen(command, env=self.environment(), stdout=subprocess.DEVNULL)
+        # GPUs of different nodes have the same numbers.
+        environment = self.environment() | {"FAKE_GPU_MEMORY": str(self._folder / f"memory-{len(self._nodes)}")}
+        self._nodes.append(subprocess.Popen([*command, *options], env=environment, stdout=subprocess.DEVNULL))
 
     def environment(self) -> dict[str, str]:
         """The environment of the cluster and of commands that talk to it."""
@@ -84,7 +109,6 @@ class GpuCluster:
         return variables | {
             **PLATFORM,
             "FAKE_GPU_FAULTS": str(self.faults),
-            "FAKE_GPU_MEMORY": str(self._folder / "memory"),
             "RAYLLM_CACHE_DIR": str(self._folder / "cache"),
             "RAY_worker_niceness": "0",
             "RAY_AUTH_MODE": "token",
@@ -93,12 +117,16 @@ class GpuCluster:
 
     def apply(self, *models: dict[str, Any]) -> None:
         """Deploy an application with these models, and wait until all are healthy."""
-        router = {"listen": self.url.removeprefix("http://"), "num_replicas": 1}
-        application = {"name": "gpu", "route_prefix": "/", "import_path": "rayllm:app"}
+        router = {"listen": self.url.removeprefix("http://"), "num_replicas": 1, "allow_anyone": True}
+        application: dict[str, Any] = {"name": "gpu", "route_prefix": "/", "import_path": "rayllm:app"}
+        if self._head != HERE:
+            actor = {"num_cpus": 0, "resources": ON_HEAD}
+            application["deployments"] = [{"name": "Router", "ray_actor_options": actor}]
         file = self._folder / "serve.yaml"
         args = {"llm_configs": list(models), "router": router}
         file.write_text(yaml.safe_dump({"proxy_location": "Disabled", "applications": [application | {"args": args}]}))
-        command = [sys.executable, "-m", "rayllm", "apply", str(file), "--address", self.address, "--timeout", "300"]
+        command = [*self._head.prefix, sys.executable, "-m", "rayllm", "apply", str(file)]
+        command += ["--address", self.address, "--timeout", "300"]
         done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, cwd=ROOT, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -114,7 +142,7 @@ class GpuCluster:
     def _run(self, code: str) -> str:
         """What a program prints that is connected to the cluster."""
         program = f"import ray; ray.init('{self.address}', namespace='serve', log_to_driver=False)\n{code}"
-        command = [sys.executable, "-c", program]
+        command = [*self._head.prefix, sys.executable, "-c", program]
         done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -143,9 +171,9 @@ class GpuCluster:
 
 
 @contextmanager
-def running(folder: Path, gpus: int = 8) -> Iterator[GpuCluster]:
+def running(folder: Path, gpus: int = 8, head: Place = HERE) -> Iterator[GpuCluster]:
     """A cluster of one node with so many GPUs, for as long as the block runs."""
-    cluster = GpuCluster(folder, gpus)
+    cluster = GpuCluster(folder, gpus, head)
     try:
         yield cluster
     finally:

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from fake_gpu_memory import CONTEXT, FakeSleep, GpuMemory
+from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 from vllm.utils.mem_utils import MemorySnapshot
 from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.gpu_worker import Worker
 from vllm.v1.worker.utils import request_memory
 
 import rayllm.engine.vllm.cpu_lora_patches  # noqa: F401  (kernels of vLLM's CPU backend)
+
+# Workers on CPUs would exchange tensors through shared memory, although they may be on several machines.
+CpuCommunicator._all_group_ranks_share_shm_group_name = lambda self: False
 
 
 class FakeGpuWorker(CPUWorker):
