@@ -29,8 +29,9 @@ class FakeGpuWorker(CPUWorker):
 
     def init_device(self) -> None:
         """Find the GPU and request its memory."""
-        gpu = os.environ["CUDA_VISIBLE_DEVICES"].split(",")[self.local_rank]
-        self._memory = GpuMemory(gpu)
+        # Workers that Ray has started see all GPUs of their node.
+        gpus = self.parallel_config.assigned_physical_gpu_ids or os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+        self._memory = GpuMemory(str(gpus[self.local_rank]))
         self._memory.attach()
         # What VLLM_CPU_KVCACHE_SPACE says is for CPUs.
         self.cache_config.kv_cache_memory_bytes = None
