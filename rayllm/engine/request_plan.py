@@ -24,6 +24,7 @@ class RequestPlan:
         takes_backends: whether requests may name a custom guided decoding backend.
         allowed_fields: the GUARDED_FIELDS that clients may send.
         has_tool_server: whether vLLM runs some tools itself.
+        context_length: in tokens; 0 if it is not known.
     """
 
     chat_template: str | None = None
@@ -36,6 +37,7 @@ class RequestPlan:
     takes_backends: bool = False
     allowed_fields: tuple[str, ...] = ()
     has_tool_server: bool = False
+    context_length: int = 0
 
 
 def plan_requests(

@@ -7,7 +7,7 @@ from typing import Any
 
 from rayllm.config.engine_arguments import request_fields
 from rayllm.core.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES
-from rayllm.core.errors import RequestError
+from rayllm.core.errors import CONTEXT_LENGTH_EXCEEDED, RequestError
 from rayllm.core.hosted_tools import PATHS as WITH_HOSTED_TOOLS
 from rayllm.core.hosted_tools import refuse_hosted_tools
 from rayllm.engine.guided.worker_messages import KEY as ENVELOPE
@@ -69,8 +69,19 @@ def _apply(plan: RequestPlan, path: str, body: Body) -> None:
             body["chat_template_kwargs"] = {**kwargs, "omit_bos": plan.tokenizer_adds_bos}
     if path == COMPLETIONS:
         _check_echo(body)
+        _check_token_ids(body, plan.context_length)
         if "prompt" in body and body.get("add_special_tokens") is not False:
             body["prompt"] = with_one_bos(body["prompt"], plan)
+
+
+def _check_token_ids(body: Body, context_length: int) -> None:
+    """Refuse token ids that fill the context, of which vLLM says no more than that `max_tokens` is 0."""
+    prompt = body.get("prompt")
+    prompts = prompt if isinstance(prompt, list) and any(isinstance(item, list) for item in prompt) else [prompt]
+    longest = max((len(ids) for ids in prompts if isinstance(ids, list)), default=0)
+    if 0 < context_length <= longest and "truncate_prompt_tokens" not in body:
+        message = f"This model's maximum context length is {context_length} tokens. However, your prompt has {longest}."
+        raise RequestError(message, "prompt", CONTEXT_LENGTH_EXCEEDED)
 
 
 def _check_guarded(body: Body, plan: RequestPlan) -> None:
