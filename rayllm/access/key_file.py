@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import Any
 
 from filelock import FileLock
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from rayllm.access.key import Key, Keyring
 from rayllm.config.base import Frozen
-from rayllm.config.faults import config_error
+from rayllm.config.faults import validating
 from rayllm.config.yaml import dump_yaml, parse_yaml
 from rayllm.core.errors import ConfigError, StorageError
 from rayllm.sources.storage import Folder
@@ -64,10 +64,8 @@ class KeyFile:
 
     def parse(self, content: bytes) -> KeyList:
         """Parse the file's content. Raises ConfigError with every fault, one a line."""
-        try:
+        with validating(self.uri, KeyList):
             return KeyList.model_validate(self._raw(content))
-        except ValidationError as error:
-            raise config_error(self.uri, KeyList, error) from None
 
     def load(self) -> KeyList:
         """Read and parse the file. Raises StorageError or ConfigError, as `read` and `parse`."""

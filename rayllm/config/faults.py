@@ -1,7 +1,8 @@
 """Validation errors for people, as `file: key.path: what is wrong, and how to fix it`."""
 
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 from pydantic import BaseModel, ValidationError
@@ -19,6 +20,15 @@ def config_error(name: str, model: type[BaseModel], error: ValidationError) -> C
     """Convert pydantic's error for a file with this name to ours, with one line per fault."""
     lines = [f"{name}: {_line(model, dict(item))}" for item in error.errors(include_url=False, include_input=False)]
     return ConfigError("\n".join(dict.fromkeys(lines)))
+
+
+@contextmanager
+def validating(name: str, model: type[BaseModel]) -> Iterator[None]:
+    """Raise what pydantic finds in a file with this name as `config_error` says it."""
+    try:
+        yield
+    except ValidationError as error:
+        raise config_error(name, model, error) from None
 
 
 def _line(model: type[BaseModel], item: dict[str, typing.Any]) -> str:

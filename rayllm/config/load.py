@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rayllm.config.app import AppConfig, RouterConfig
-from rayllm.config.faults import config_error, did_you_mean
+from rayllm.config.faults import config_error, did_you_mean, validating
 from rayllm.config.legacy import Changes, refuse_removed_application, refuse_removed_model, upgrade
 from rayllm.config.model import GenerationConfig, ModelConfig
 from rayllm.config.paths import absolute, absolute_router, candidates_of, search_folders
@@ -95,10 +95,8 @@ def generation_from(path: Path) -> GenerationConfig:
     raw = read_yaml(path)
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: must be a mapping of keys such as `prompt_format`, not {_kind(raw)}.")
-    try:
+    with validating(str(path), GenerationConfig):
         return GenerationConfig.model_validate(raw)
-    except ValidationError as error:
-        raise config_error(str(path), GenerationConfig, error) from None
 
 
 def load_app(args: dict[str, Any], folder: Path | None = None) -> AppConfig:
@@ -124,10 +122,8 @@ def load_app(args: dict[str, Any], folder: Path | None = None) -> AppConfig:
     faults += unexpanded(args.get("router"), "args.router")
     if faults:
         raise ConfigError("\n".join(faults))
-    try:
+    with validating("args", AppConfig):
         return AppConfig(models=tuple(models), router=router)
-    except ValidationError as error:
-        raise config_error("args", AppConfig, error) from None
 
 
 def yaml_files(text: str) -> list[Path]:
