@@ -18,7 +18,7 @@ from pydantic import (
 from rayllm.access import ANYONE, Caller
 from rayllm.config import ModelConfig
 from rayllm.config.base import matching
-from rayllm.config.faults import config_error
+from rayllm.config.faults import validating
 from rayllm.core.errors import ConfigError
 from rayllm.core.headers import PRIORITY
 from rayllm.core.priority import Priority
@@ -32,10 +32,8 @@ class _Config(BaseModel):
 
     def __init__(self, **values: Any) -> None:
         """Raises ConfigError with every fault, one a line."""
-        try:
+        with validating(type(self).__name__, type(self)):
             super().__init__(**values)
-        except ValidationError as error:
-            raise config_error(type(self).__name__, type(self), error) from None
 
 
 class Checkpoint(_Config):

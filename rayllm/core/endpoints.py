@@ -47,3 +47,5 @@ ENDPOINTS = (
     Endpoint(DETOKENIZE, "tokenization"),
 )
 BY_PATH = {endpoint.path: endpoint for endpoint in ENDPOINTS}
+IN_BATCHES = tuple(endpoint.path for endpoint in ENDPOINTS if not endpoint.is_form)
+"""Paths of the endpoints that batches may ask."""

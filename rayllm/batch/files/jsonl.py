@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, BinaryIO
 
-from rayllm.core.endpoints import BY_PATH
+from rayllm.core.endpoints import IN_BATCHES
 from rayllm.core.errors import RequestError
 from rayllm.core.json_body import parse_body
 
@@ -131,9 +131,8 @@ def _fault(line: Line, endpoint: str | None, seen: dict[str, int]) -> Fault | No
     if first != line.number:
         message = f"line {first} already has the `custom_id` {line.custom_id!r}."
         return Fault("duplicate_custom_id", message, line.number, "custom_id")
-    if line.url not in BY_PATH or BY_PATH[line.url].is_form:
-        endpoints = ", ".join(path for path, each in BY_PATH.items() if not each.is_form)
-        message = f"{line.url!r} is not available in batches; use one of {endpoints}."
+    if line.url not in IN_BATCHES:
+        message = f"{line.url!r} is not available in batches; use one of {', '.join(IN_BATCHES)}."
         return Fault("invalid_url", message, line.number, "url")
     if endpoint is not None and line.url != endpoint:
         message = f"`url` must be the batch's endpoint, {endpoint}, not {line.url!r}."

@@ -5,6 +5,7 @@ import json
 import math
 import random
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -151,15 +152,12 @@ def _seconds(retry_after: str | None) -> float:
     """
     if retry_after is None:
         return 0.0
-    try:
+    with suppress(ValueError):
         seconds = float(retry_after)
         return seconds if 0 < seconds < math.inf else 0.0
-    except ValueError:
-        pass
-    try:
+    with suppress(ValueError, TypeError):
         return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError):
-        return 0.0
+    return 0.0
 
 
 def _counted(attempts: int) -> str:

@@ -15,7 +15,7 @@ from rayllm.batch.rows import Row
 from rayllm.config import ModelConfig
 from rayllm.core import headers
 from rayllm.core.asgi import Response, call
-from rayllm.core.endpoints import BY_PATH
+from rayllm.core.endpoints import IN_BATCHES
 from rayllm.core.errors import ModelNotFoundError, PermissionDeniedError, RequestError
 from rayllm.lora import resolve_adapter
 
@@ -113,9 +113,8 @@ def _encoded_body(row: Row) -> bytes:
     url, body = row.get("url"), row.get("body")
     if url is None or body is None:
         raise RequestError("a row needs a `url`, such as `/v1/chat/completions`, and a `body`.")
-    if url not in BY_PATH or BY_PATH[url].is_form:
-        endpoints = ", ".join(path for path, endpoint in BY_PATH.items() if not endpoint.is_form)
-        raise RequestError(f"`{url}` is not available in batches; use one of {endpoints}.")
+    if url not in IN_BATCHES:
+        raise RequestError(f"`{url}` is not available in batches; use one of {', '.join(IN_BATCHES)}.")
     if not isinstance(body, dict):
         raise RequestError("`body` must be an object.")
     if body.get("stream"):

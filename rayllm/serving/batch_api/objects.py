@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from rayllm.core.endpoints import ENDPOINTS
+from rayllm.core.endpoints import IN_BATCHES
 from rayllm.core.errors import RequestError
 
 FILE = "file-"
@@ -17,7 +17,6 @@ CLIENTS_PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 ENDED: frozenset[Status] = frozenset({"failed", "completed", "expired", "cancelled"})
 
-_ENDPOINTS = tuple(endpoint.path for endpoint in ENDPOINTS if not endpoint.is_form)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MAX_WINDOW_S = 30 * 86400
 _INTERNAL = {"output_lifetime_s", "tenant", "key", "models"}
@@ -95,8 +94,8 @@ class BatchRequest(BaseModel):
     @field_validator("endpoint")
     @classmethod
     def _check_endpoint(cls, value: str) -> str:
-        if value not in _ENDPOINTS:
-            raise ValueError(f"must be one of {', '.join(_ENDPOINTS)}")
+        if value not in IN_BATCHES:
+            raise ValueError(f"must be one of {', '.join(IN_BATCHES)}")
         return value
 
     @field_validator("completion_window")
