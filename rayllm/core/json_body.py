@@ -3,8 +3,6 @@
 Every step is linear in the size of the text, and runs in C.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -35,7 +33,7 @@ _WHITE_SPACE = b" \t\r\n"
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-async def read_body(request: Request, limit: int, reserve: Callable[[int], None] = lambda _: None) -> bytes:
+async def read_body(request: "Request", limit: int, reserve: Callable[[int], None] = lambda _: None) -> bytes:
     """Read the whole body.
 
     Args:

@@ -1,7 +1,5 @@
 """Compiles a `prompt_format` to the Jinja chat template that vLLM, batch and the command line render."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import cache
@@ -40,7 +38,7 @@ def compile_template(fmt: PromptFormat, *, bos: str | None = None) -> str:
 
 
 @cache
-def _prompt_format() -> Template:
+def _prompt_format() -> "Template":
     """The file that becomes a chat template."""
     from jinja2 import Environment, StrictUndefined  # deferred: Jinja is needed for the first prompt only
 

@@ -1,7 +1,5 @@
 """`rayllm apply`"""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -86,7 +84,7 @@ def _with_others(serve_config: dict[str, Any], running: Mapping[str, Mapping[str
     return {**serve_config, "applications": [*others, *serve_config["applications"]]}
 
 
-def _wait(changes: Plan, timeout: float | None) -> None:
+def _wait(changes: "Plan", timeout: float | None) -> None:
     """Print the deployments' progress until all are healthy; raises ClusterError on a failure or the timeout."""
     from rayllm.serving.cluster.deployment.deployed import statuses
 
@@ -113,7 +111,7 @@ def _is_pending(name: str, status: Any) -> bool:
     return bool(status.status != "RUNNING")
 
 
-def _progress(changes: Plan, current: Mapping[str, Any], printed: dict[str, str]) -> Iterator[str]:
+def _progress(changes: "Plan", current: Mapping[str, Any], printed: dict[str, str]) -> Iterator[str]:
     """A line for each deployment whose state differs from the `printed` one."""
     for name in changes.names:
         for key, deployment in current[name].deployments.items() if name in current else ():

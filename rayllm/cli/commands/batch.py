@@ -1,7 +1,5 @@
 """`rayllm batch`"""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -121,7 +119,7 @@ def _work(output: Path) -> Path:
     return output.with_name(f"{output.name}.work")
 
 
-def _job(input_file: Path, work: Path, **executor: Any) -> Job:
+def _job(input_file: Path, work: Path, **executor: Any) -> "Job":
     from rayllm.batch.config import RequestProcessorConfig
     from rayllm.batch.files.job import Job
 

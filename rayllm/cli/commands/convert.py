@@ -1,7 +1,5 @@
 """`rayllm convert`"""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +45,7 @@ def command(files: tuple[Path, ...], output: Path | None, force: bool, as_json: 
         click.echo(report.text if report.to is None else f"{report.to}\n", nl=False)
 
 
-def _as_json(report: Report) -> dict[str, Any]:
+def _as_json(report: "Report") -> dict[str, Any]:
     return {
         "from": str(report.source),
         "form": str(report.form),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlencode
 
 import click
-from pydantic import ValidationError
 
 from rayllm.cli.shared.server import Server, server_options
 from rayllm.cli.shared.terminal import table
@@ -20,7 +19,6 @@ from rayllm.core.priority import PriorityName
 
 if TYPE_CHECKING:
     from rayllm.access import Key, KeyFile
-
 
 _COUNT = click.IntRange(min=1)
 
@@ -84,7 +82,7 @@ def create(
     """Create a key, and print it: it is shown only this once."""
     from rayllm.access import Key, new_key
     from rayllm.access.key import key_hash
-    from rayllm.config.faults import config_error
+    from rayllm.config.faults import validating
 
     secret = new_key()
     names = None if models is None else [model.strip() for model in models.split(",") if model.strip()]
@@ -92,10 +90,8 @@ def create(
         if any(key.name == name for key in keys):
             raise ConfigError(f"{file.uri}: there is a key `{name}` already.\nhint: choose another name, or rotate it.")
         fields = {"name": name, "models": names, "expires": _time(expires), "labels": _labels(labels), **options}
-        try:
+        with validating("the new key", Key):
             keys.append(Key.model_validate({**fields, "hash": key_hash(secret, file.salt)}))
-        except ValidationError as error:
-            raise config_error("the new key", Key, error) from None
     click.echo(secret)
 
 

@@ -1,7 +1,5 @@
 """Requests to an OpenAI-compatible server, whose failures are one line and a hint."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import os
@@ -120,7 +118,7 @@ class Server:
             raise self._lost()
 
     @contextmanager
-    def _connected(self) -> Iterator[OpenAI]:
+    def _connected(self) -> "Iterator[OpenAI]":
         """A new connection, since servers close connections that are idle between two messages of a chat."""
         from openai import APIConnectionError, APIError, APIStatusError, DefaultHttpxClient, OpenAI, Timeout
 
@@ -152,17 +150,16 @@ class Server:
         for name in ("openai-organization", "openai-project", *([] if self.key else ["authorization"])):
             request.headers.pop(name, None)
 
-    def _foreign(self, what: str) -> ServerError:
-        return ServerError(f"{self} {what}: it is not an OpenAI-compatible server.", _HINT, 200)
+    def _foreign(self, what: str, status: int = 200) -> ServerError:
+        return ServerError(f"{self} {what}: it is not an OpenAI-compatible server.", _HINT, status)
 
-    def _refused(self, error: APIStatusError) -> ServerError:
+    def _refused(self, error: "APIStatusError") -> ServerError:
         """The error for a status other than 200."""
         status, headers = error.status_code, error.response.headers
         kind = headers.get("content-type", "no content").partition(";")[0]
         if kind != "application/json" and (status < 400 or status in _PAGE_STATUSES):
             target = f" and a redirect to {headers['location'][:_MAX_CHARS]}" if "location" in headers else ""
-            line = f"{self} answered {status} with {kind}{target}: it is not an OpenAI-compatible server."
-            return ServerError(line, _HINT, status)
+            return self._foreign(f"answered {status} with {kind}{target}", status)
         text = _text(error.body) if kind == "application/json" else responses.get(status, "")
         return ServerError(f"{self} answered {status}: {text}", self._hint(status, headers.get("retry-after")), status)
 
@@ -175,7 +172,7 @@ class Server:
             return ""
         return f"try again in {retry_after} s." if retry_after and retry_after.isdigit() else "try again."
 
-    def _unconnected(self, error: APIConnectionError) -> ServerError:
+    def _unconnected(self, error: "APIConnectionError") -> ServerError:
         from openai import APITimeoutError
 
         if isinstance(error, APITimeoutError):

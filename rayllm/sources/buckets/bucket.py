@@ -1,7 +1,5 @@
 """The interface that every bucket provider implements."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
@@ -37,5 +35,5 @@ class Bucket(ABC):
         """Get a new URL for one version of an object; raises ChangedError if the version is gone."""
 
     @abstractmethod
-    def filesystem(self) -> FileSystem:
+    def filesystem(self) -> "FileSystem":
         """Open a pyarrow file system whose paths start with the bucket's name, for reading and writing."""

@@ -5,8 +5,6 @@ Credentials are Google's application default credentials. Without any, or with `
 Source: https://cloud.google.com/docs/authentication/application-default-credentials
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from datetime import timedelta
@@ -75,7 +73,7 @@ class GcsBucket(Bucket):
             raise self._translated(error, self.uri(key)) from None
         return Location(f"{self._client.api_endpoint}/download/storage/v1{blob.path}?{query}", headers)
 
-    def filesystem(self) -> GcsFileSystem:
+    def filesystem(self) -> "GcsFileSystem":
         from pyarrow.fs import FileType, GcsFileSystem
 
         options: dict[str, Any] = {} if self._credentials else {"anonymous": True}

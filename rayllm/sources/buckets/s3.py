@@ -5,8 +5,6 @@ signs URLs. pyarrow's file system gets the same credentials, region and endpoint
 Source: https://boto3.amazonaws.com/v1/documentation/api/latest/guide/configuration.html
 """
 
-from __future__ import annotations
-
 import os
 import re
 import threading
@@ -79,7 +77,7 @@ class S3Bucket(Bucket):
             raise ChangedError(f"{key} was replaced while it was fetched.")
         return Location(url, {"if-match": version}, self._checksum(head), self._ca_bundle())
 
-    def filesystem(self) -> S3FileSystem:
+    def filesystem(self) -> "S3FileSystem":
         from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
 
         credentials = self._arrow_credentials()
