@@ -122,18 +122,14 @@ def worker_group(demand: Demand, gpus_per_node: int) -> WorkerGroup:
     spread = demand.strategy == "STRICT_SPREAD"
     cpus = demand.largest("CPU") if spread else demand.total("CPU")
     custom = {name: math.ceil(per_pod * demand.total(name)) for name in demand.custom}
-
-    def pods_for(replicas: int) -> int:
-        return math.ceil(replicas / per_pod)
-
     kind = demand.accelerator if gpus else CPU
     return WorkerGroup(
         kind,
         gpus,
         hosts,
-        min_size=pods_for(demand.model.deployment_config.fewest_replicas),
-        initial_size=pods_for(demand.model.deployment_config.first_replicas),
-        max_size=pods_for(demand.max_replicas),
+        min_size=math.ceil(demand.model.deployment_config.fewest_replicas / per_pod),
+        initial_size=math.ceil(demand.model.deployment_config.first_replicas / per_pod),
+        max_size=math.ceil(demand.max_replicas / per_pod),
         cpus=math.ceil(per_pod * cpus),
         custom=custom,
     )
