@@ -68,6 +68,13 @@ def test_more_tokens_than_the_prompt_leaves_are_refused_with_both_numbers(http: 
     assert "1100 tokens (1000 in the prompt, 100 in the answer)" in error["message"]
 
 
+def test_a_search_by_beams_is_not_too_long_as_its_prompts_grow(http: httpx.Client) -> None:
+    body = {"model": "rayllm-demo", "prompt": [1] * 900, "max_tokens": 100, "use_beam_search": True, "ignore_eos": True}
+    reply = http.post("/v1/completions", json={**body, "n": 2, "temperature": 0})
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["usage"]["completion_tokens"] > 24
+
+
 def test_anthropics_clients_get_what_is_left(http: httpx.Client) -> None:
     question = {"role": "user", "content": "What is the capital of France?"}
     body = {"model": "rayllm-demo", "max_tokens": 64_000, "temperature": 0, "messages": [question]}

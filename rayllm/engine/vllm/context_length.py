@@ -35,11 +35,14 @@ def keep_to_context(
     config, processor = engine.model_config, engine.input_processor
     original = processor.process_inputs
 
-    def process_inputs(request_id: str, prompt: Any, *args: Any, **kwargs: Any) -> Any:
+    def process_inputs(request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         token_ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else None
         if config.runner_type == "generate" and token_ids is not None:
-            check_length(len(token_ids), 0 if is_clipped() else requested_tokens(), config.max_model_len, path())
-        return original(request_id, prompt, *args, **kwargs)
+            # A beam search asks for one token after the other, with prompts that grow.
+            is_cut = not params.max_tokens or params.max_tokens >= config.max_model_len - len(token_ids)
+            asked = requested_tokens() if is_cut and not is_clipped() else 0
+            check_length(len(token_ids), asked, config.max_model_len, path())
+        return original(request_id, prompt, params, *args, **kwargs)
 
     processor.process_inputs = process_inputs
 
