@@ -56,7 +56,7 @@ def check_length(prompt: int, asked: int, limit: int, path: str) -> None:
     from vllm.exceptions import VLLMValidationError
 
     if prompt >= limit:
-        raise VLLMValidationError("The prompt is too long.", parameter="input_tokens", value=prompt)
+        raise VLLMValidationError(_sentence(prompt, "tokens", limit), parameter="input_tokens", value=prompt)
     if prompt + asked <= limit:
         return
     if path == MESSAGES:
@@ -81,7 +81,10 @@ def say_too_long(error: BaseException, path: str, limit: int) -> str | None:
         # Claude Code reads both numbers, to know how much of the conversation to leave out.
         tokens = size if counted == "input_tokens" else max(limit, size // _CHARACTERS_PER_TOKEN)
         return f"prompt is too long: {tokens} tokens > {limit - 1} maximum"
-    unit = "tokens" if counted == "input_tokens" else "characters"
+    return _sentence(size, "tokens" if counted == "input_tokens" else "characters", limit)
+
+
+def _sentence(size: int, unit: str, limit: int) -> str:
     return f"This model's maximum context length is {limit} tokens. However, your prompt has {size} {unit}."
 
 
