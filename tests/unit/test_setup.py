@@ -1,4 +1,4 @@
-"""Which build of PyTorch scripts/setup.sh asks for."""
+"""What scripts/setup.sh asks uv for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from rayllm.config.vllm_versions import SERIES
 
 ROOT = Path(__file__).parents[2]
 WHEEL = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
@@ -20,6 +22,22 @@ done
 """
 
 
+def setup(folder: Path, *offered: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the script with the stand-in for uv, where a local folder offers some wheels."""
+    programs, links = folder / "venv" / "bin", folder / "links"
+    programs.mkdir(parents=True)
+    links.mkdir()
+    for name in offered:
+        (links / name).touch()
+    for name, script in (("python", "#!/bin/sh\n"), ("uv", UV)):
+        (programs / name).write_text(script)
+        (programs / name).chmod(0o755)
+    variables = os.environ | {"VENV": str(programs.parent), "PIP_FIND_LINKS": str(links)} | variables
+    return subprocess.run(
+        [str(ROOT / "scripts" / "setup.sh")], env=variables, capture_output=True, text=True, check=False
+    )
+
+
 @pytest.mark.parametrize(
     ("engine", "offered", "backend", "constraint"),
     [
@@ -31,18 +49,13 @@ done
     ],
 )
 def test_which_torch(tmp_path: Path, engine: str, offered: list[str], backend: bool, constraint: bool) -> None:
-    programs, links = tmp_path / "venv" / "bin", tmp_path / "links"
-    programs.mkdir(parents=True)
-    links.mkdir()
-    for name in offered:
-        (links / name).touch()
-    for name, script in (("python", "#!/bin/sh\n"), ("uv", UV)):
-        (programs / name).write_text(script)
-        (programs / name).chmod(0o755)
-    variables = os.environ | {"VENV": str(programs.parent), "ENGINE": engine, "PIP_FIND_LINKS": str(links)}
-    done = subprocess.run(
-        [str(ROOT / "scripts" / "setup.sh")], env=variables, capture_output=True, text=True, check=True
-    )
-    words = done.stdout.split()
+    words = setup(tmp_path, *offered, ENGINE=engine).stdout.split()
     assert ("--torch-backend" in words) == backend
     assert ("torch!=2.13.0+cpu" in words) == constraint
+
+
+@pytest.mark.parametrize("series", SERIES)
+def test_another_series_for_cuda_keeps_the_compilers_of_the_lock(tmp_path: Path, series: str) -> None:
+    names = {word.partition("==")[0] for word in setup(tmp_path, ENGINE="cuda", VLLM=series).stdout.split()}
+    assert {"ray", "nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl"} <= names
+    assert not {"vllm", "torch", "triton", "nvidia-cuda-runtime"} & names
