@@ -7,9 +7,8 @@ import time
 import psutil
 import pytest
 
-from tests.integration.gpu_cluster import PARIS, GpuCluster, gpu_model, say, until
-from tests.integration.service import DEMO
-from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
+from tests.integration.gpu_cluster import PARIS, GpuCluster, gpu_model, say, take_from, until
+from tests.servers.s3 import S3Server
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -73,19 +72,9 @@ def test_a_stopped_raylet_is_replaced(nodes: GpuCluster, url: str, capsys: pytes
 
 def test_weights_and_adapters_are_fetched_for_workers_on_another_node(nodes: GpuCluster) -> None:
     """The replica's own node has no GPU."""
-    demo = DEMO.parent / "rayllm-demo"
     with S3Server() as s3:
-        s3.put("models", {f"demo/{file.name}": file for file in (demo / "weights").iterdir()})
-        s3.put("adapters", {f"pirate/{file.name}": file for file in (demo / "adapters" / "pirate").iterdir()})
         model = gpu_model("spread", placement_group_config={"bundle_per_worker": {"GPU": 1}, "strategy": "SPREAD"})
-        model["model_loading_config"]["model_source"] = "s3://models/demo"
-        model["lora_config"]["dynamic_lora_loading_path"] = "s3://adapters"
-        model["runtime_env"]["env_vars"] |= {
-            "AWS_ENDPOINT_URL_S3": s3.url,
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-            "AWS_DEFAULT_REGION": REGION,
-        }
+        take_from(s3, model)
         nodes.apply(model)
         [replica], [worker] = nodes.processes("ray::ServeReplica:gpu:spread"), nodes.processes("ray::RayWorkerProc")
         assert replica.ppid() != worker.ppid()

@@ -13,9 +13,8 @@ import pytest
 
 from tests.gpu_path.machines import GpuMachine, machines
 from tests.integration import gpu_cluster
-from tests.integration.gpu_cluster import ON_HEAD, PARIS, GpuCluster, Place, gpu_model, say, until
-from tests.integration.service import DEMO
-from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
+from tests.integration.gpu_cluster import ON_HEAD, PARIS, GpuCluster, Place, gpu_model, say, take_from, until
+from tests.servers.s3 import S3Server
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -137,20 +136,10 @@ def test_a_killed_raylet_takes_the_replica_with_it(other: Other, url: str) -> No
 
 def test_weights_and_adapters_come_from_a_store(other: Other) -> None:
     """One of two workers of each layer is on the other machine, whose disk has nothing."""
-    demo = DEMO.parent / "rayllm-demo"
     with S3Server(f"{other.machine.subnet}.254") as s3:
-        s3.put("models", {f"demo/{file.name}": file for file in (demo / "weights").iterdir()})
-        s3.put("adapters", {f"pirate/{file.name}": file for file in (demo / "adapters" / "pirate").iterdir()})
         bundles = [{"CPU": 1, **ON_HEAD}, {"GPU": 1, **ON_HEAD}, {"GPU": 1}]
         model = gpu_model("spread", degree=2, placement_group_config={"bundles": bundles, "strategy": "SPREAD"})
-        model["model_loading_config"]["model_source"] = "s3://models/demo"
-        model["lora_config"]["dynamic_lora_loading_path"] = "s3://adapters"
-        model["runtime_env"]["env_vars"] |= {
-            "AWS_ENDPOINT_URL_S3": s3.url,
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-            "AWS_DEFAULT_REGION": REGION,
-        }
+        take_from(s3, model)
         other.cluster.apply(model)
         workers = other.cluster.processes("ray::RayWorkerProc")
         assert sorted(map(other.machine.has, workers)) == [False, True]

@@ -25,6 +25,7 @@ import yaml
 
 from tests.integration.service import DEMO, ROOT
 from tests.servers.process import free_port
+from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
 FRANCE = "What is the capital of France?"
 PARIS = "The capital of France is Paris."
@@ -197,6 +198,21 @@ def gpu_model(model_id: str = "rayllm-demo", degree: int = 1, **keys: Any) -> di
     # Workers run the largest batch when they start, which takes seconds on a CPU.
     demo["engine_kwargs"]["max_num_batched_tokens"] = 1024
     return demo | keys
+
+
+def take_from(s3: S3Server, model: dict[str, Any]) -> None:
+    """Put the demo's weights and its adapter into a store, and have the model fetch them from there."""
+    demo = DEMO.parent / "rayllm-demo"
+    s3.put("models", {f"demo/{file.name}": file for file in (demo / "weights").iterdir()})
+    s3.put("adapters", {f"pirate/{file.name}": file for file in (demo / "adapters" / "pirate").iterdir()})
+    model["model_loading_config"]["model_source"] = "s3://models/demo"
+    model["lora_config"]["dynamic_lora_loading_path"] = "s3://adapters"
+    model["runtime_env"]["env_vars"] |= {
+        "AWS_ENDPOINT_URL_S3": s3.url,
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_DEFAULT_REGION": REGION,
+    }
 
 
 def copy_adapters(folder: Path) -> None:

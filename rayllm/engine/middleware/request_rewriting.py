@@ -80,7 +80,7 @@ def _check_token_ids(body: Body, context_length: int) -> None:
     prompts = prompt if isinstance(prompt, list) and any(isinstance(item, list) for item in prompt) else [prompt]
     longest = max((len(ids) for ids in prompts if isinstance(ids, list)), default=0)
     if 0 < context_length <= longest and "truncate_prompt_tokens" not in body:
-        message = f"This model's maximum context length is {context_length} tokens. However, your prompt has {longest}."
+        message = f"This model's maximum context length is {context_length} tokens. Your prompt has {longest} tokens."
         raise RequestError(message, "prompt", CONTEXT_LENGTH_EXCEEDED)
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 _MAX_CHANGES = 3
 # Share of a download's size to leave free on the disk.
 _HEADROOM = 0.02
+# Seconds after which the time of a folder's last change tells two changes apart, on any file system.
+_SETTLED_S = 5.0
 # Suffix of the folder of a download.
 _PART = ".part"
 
@@ -49,7 +52,7 @@ class Cache:
         self._descriptors: dict[Path, int] = {}
         self._users: Counter[Path] = Counter()
         # Bytes of a store's entries, by its folder and the time of the last change.
-        self._sizes: dict[tuple[Path, int], int] = {}
+        self._sizes: dict[tuple[Path, float], int] = {}
         self._lock = threading.Lock()
 
     def holds(self, uri: str, snapshot_id: str) -> bool:
@@ -169,9 +172,11 @@ class Cache:
         sizes = {}
         for folder in self._root.glob("*"):
             with suppress(OSError):
-                key = folder, folder.stat().st_mtime_ns
+                key = folder, folder.stat().st_mtime
                 sizes[key] = self._sizes[key] if key in self._sizes else _size(folder.glob("*"))
-        self._sizes = sizes
+        # Two changes shortly after another may leave the same time.
+        settled = time.time() - _SETTLED_S
+        self._sizes = {key: size for key, size in sizes.items() if key[1] < settled}
         return sum(sizes.values())
 
     def _used(self) -> int:

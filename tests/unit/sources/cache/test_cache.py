@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,13 +87,18 @@ def test_entry_in_use_is_not_evicted(budget: Cache, models: list[str]) -> None:
 
 def test_the_size_is_counted_anew_only_where_an_entry_has_come_or_gone(budget: Cache, models: list[str]) -> None:
     first = fetch_entry(models[0])
+    os.utime(first.root.parent, (1, 1))
     size = budget.size()
     assert size == first.size > 0
     first.manifest.write_text("not read again")
     assert budget.size() == size
     second = fetch_entry(models[1])
+    # A change that leaves the time of the change before.
+    now = time.time()
+    os.utime(second.root.parent, (now, now))
     assert budget.size() == size + second.size
     second.remove()
+    os.utime(second.root.parent, (now, now))
     assert budget.size() == size
 
 
