@@ -74,6 +74,7 @@ def tiny_model(name: str, folder: Path, length: int | None, **keys: Any) -> dict
 
 def _extras(root: Path) -> dict[str, Any]:
     return {
+        "max_tokens": "refuse",
         "engine_kwargs": {"trust_request_chat_template": True},
         "tool_calling": {"parser": "example", "plugin": str(PLUGIN)},
         "generation_config": {

@@ -88,3 +88,12 @@ def test_the_models_file_may_clip_for_everybody(http: httpx.Client) -> None:
     body = {"model": "demo/plain:1.0", "prompt": "a", "max_tokens": 100_000, "min_tokens": 1}
     reply = http.post("/v1/completions", json=body)
     assert reply.status_code == 200, reply.text
+
+
+def test_the_models_file_may_refuse_anthropics_clients_as_well(kinds: httpx.Client) -> None:
+    body = {"model": "extras", "max_tokens": 64_000, "messages": [{"role": "user", "content": "hi"}]}
+    assert kinds.post("/v1/messages", json={**body, "max_tokens": 900}).status_code == 200
+    error = failure(kinds.post("/v1/messages", json={**body, "max_tokens": 1020}))
+    assert error["message"].startswith("input length and `max_tokens` exceed context limit: ")
+    assert " + 1020 > 1024, decrease" in error["message"]
+    assert " + 64000 > 1024, decrease" in failure(kinds.post("/v1/messages", json=body))["message"]

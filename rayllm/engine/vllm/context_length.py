@@ -31,7 +31,8 @@ def keep_to_context(
     def is_clipped() -> bool:
         return max_tokens == "clip" or (max_tokens is None and path() == MESSAGES)
 
-    _measure_prompts_alone(is_clipped, lambda: int(path() in _GENERATING))
+    # vLLM's own message names no field of Anthropic's.
+    _measure_prompts_alone(lambda: is_clipped() or path() == MESSAGES, lambda: int(path() in _GENERATING))
     config, processor = engine.model_config, engine.input_processor
     original = processor.process_inputs
 
@@ -88,7 +89,7 @@ def _sentence(size: int, unit: str, limit: int) -> str:
     return f"This model's maximum context length is {limit} tokens. However, your prompt has {size} {unit}."
 
 
-def _measure_prompts_alone(is_clipped: Callable[[], bool], answer_tokens: Callable[[], int]) -> None:
+def _measure_prompts_alone(admits_any_answer: Callable[[], bool], answer_tokens: Callable[[], int]) -> None:
     from vllm.renderers.params import TokenizeParams
 
     check, encode = TokenizeParams.__post_init__, TokenizeParams.get_encode_kwargs
@@ -99,7 +100,7 @@ def _measure_prompts_alone(is_clipped: Callable[[], bool], answer_tokens: Callab
             object.__setattr__(params, "max_output_tokens", answer_tokens())
 
     def post_init(self: Any) -> None:
-        if is_clipped():
+        if admits_any_answer():
             leave_out_answer(self)
         check(self)
         leave_out_answer(self)
