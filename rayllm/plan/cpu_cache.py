@@ -1,6 +1,7 @@
 """The KV cache of an engine on a CPU."""
 
 from bisect import bisect_right
+from contextlib import suppress
 from pathlib import Path
 
 from rayllm.core.errors import ConfigError
@@ -72,20 +73,16 @@ def free_memory(process: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgro
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
-        try:
+        with suppress(OSError, ValueError):  # no such group, or "max"
             free.append(int((groups / limit).read_text()) - int((groups / usage).read_text()) + _cached(groups / limit))
-        except (OSError, ValueError):
-            continue  # no such group, or "max"
     return max(0, min(free))
 
 
 def _available(process: Path) -> int:
-    try:
+    with suppress(OSError, ValueError, IndexError):
         for line in (process / "meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
     return memory_bytes()
 
 

@@ -47,6 +47,8 @@ class CacheSettings:
 class LayerCache:
     """Full attention: keys and values of all tokens, in `heads` of the sizes `key` and `value`."""
 
+    bounds: ClassVar[tuple[str, ...]] = ()
+    """Fields that bound how many tokens are kept."""
     heads: int
     key: int
     value: int
@@ -54,7 +56,7 @@ class LayerCache:
     @property
     def kind(self) -> Hashable:
         """What caches share that always occupy equally many blocks, and so one list of blocks."""
-        return "full"
+        return tuple((name, getattr(self, name)) for name in self.bounds)
 
     def token_bytes(self, tensor_parallel: int, element_bytes: float) -> int:
         """Bytes per token on one GPU."""
@@ -75,11 +77,8 @@ class LayerCache:
 class SlidingCache(LayerCache):
     """Sliding-window attention: keys and values of the last `window` tokens, and of those in running steps."""
 
+    bounds: ClassVar[tuple[str, ...]] = ("window",)
     window: int
-
-    @property
-    def kind(self) -> Hashable:
-        return "sliding", self.window
 
     def kept_blocks(self, tokens: int, block: int, in_flight: int, settings: CacheSettings) -> int:
         kept = min(self.window - 1 + in_flight, tokens)
@@ -91,11 +90,8 @@ class SlidingCache(LayerCache):
 class ChunkedCache(LayerCache):
     """Chunked local attention: the chunk of `chunk` tokens that the last token is in, and tokens in running steps."""
 
+    bounds: ClassVar[tuple[str, ...]] = ("chunk",)
     chunk: int
-
-    @property
-    def kind(self) -> Hashable:
-        return "chunked", self.chunk
 
     def kept_blocks(self, tokens: int, block: int, in_flight: int, settings: CacheSettings) -> int:
         return ceil(min(self.chunk + in_flight, tokens) / block)
@@ -105,11 +101,8 @@ class ChunkedCache(LayerCache):
 class CrossCache(LayerCache):
     """Cross-attention: keys and values of the `positions` that the encoder returns, whatever the text's length."""
 
+    bounds: ClassVar[tuple[str, ...]] = ("positions",)
     positions: int
-
-    @property
-    def kind(self) -> Hashable:
-        return "cross", self.positions
 
     def kept_blocks(self, tokens: int, block: int, in_flight: int, settings: CacheSettings) -> int:
         return ceil(self.positions / block)
@@ -196,11 +189,8 @@ class CompressedIndexCache(CompressedCache):
 class ReplicatedWindowCache(SlidingCache):
     """A sliding window that GPUs do not split: `key` bytes for each token, in blocks of `block` tokens of its own."""
 
+    bounds: ClassVar[tuple[str, ...]] = ("window", "block")
     block: int
-
-    @property
-    def kind(self) -> Hashable:
-        return "replicated window", self.window, self.block
 
     def token_bytes(self, tensor_parallel: int, element_bytes: float) -> int:
         return self.key

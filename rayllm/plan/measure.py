@@ -4,12 +4,10 @@ Source, for drafts of speculative decoding: vLLM 0.29, `vllm/config/speculative.
 `vllm/v1/spec_decode/llm_base_proposer.py`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from rayllm.config import HubSource, Source, named_model
 from rayllm.core.errors import ConfigError
@@ -54,13 +52,21 @@ class Measured:
         """Bytes of the KV cache for one token, on one GPU or CPU."""
         return sum(cache.token_bytes(1, self.element_bytes) for cache in self.architecture.caches)
 
-    def on_cpu(self, cpu: Cpu | None) -> Measured:
+    def on_cpu(self, cpu: Cpu | None) -> Self:
         """The same model in the type that a CPU computes in by default; None is an unknown CPU."""
         if cpu is None or self.architecture.is_quantized:
             return self
         element_bytes = dtype_bytes(cpu.dtype)
         weights = self.weights.in_type(element_bytes)
         return replace(self, weights=weights, element_bytes=element_bytes)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What proposes tokens: the named `model`, that many `layers` of the model itself, or something without weights."""
+
+    model: str | None = None
+    layers: int = 0
 
 
 def measure(source: Source, dtype: str = "auto", arguments: Mapping[str, Any] | None = None) -> Measured:
@@ -136,14 +142,6 @@ def _element_bytes(config: Mapping[str, Any], dtype: str) -> int:
     stored = config.get("dtype") or config.get("torch_dtype") or text.get("dtype") or text.get("torch_dtype")
     # vLLM computes in 16 bits even if the weights are stored in 32.
     return min(2, dtype_bytes(str(stored or "float16")))
-
-
-@dataclass(frozen=True)
-class Draft:
-    """What proposes tokens: the named `model`, that many `layers` of the model itself, or something without weights."""
-
-    model: str | None = None
-    layers: int = 0
 
 
 def read_draft(arguments: Mapping[str, Any], config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Draft:

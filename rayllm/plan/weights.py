@@ -1,11 +1,10 @@
 """The weights of a model, the part that each GPU holds, and their quantization."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
+from typing import Any, Self
 
 from rayllm.core.errors import ConfigError
 from rayllm.plan.architecture import Architecture
@@ -92,6 +91,7 @@ def for_text(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if not _NOT_TEXT.search(name)}
 
 
+@dataclass(eq=False)
 class Weights:
     """The tensors of a model's files that vLLM loads, and those of a draft on the same GPUs.
 
@@ -101,33 +101,27 @@ class Weights:
         packed_bits: bits per parameter of packed tensors.
     """
 
-    def __init__(
-        self,
-        tensors: Mapping[str, Tensor],
-        architecture: Architecture,
-        element_bytes: int,
-        linear_bytes: float | None = None,
-        packed_bits: int = 8,
-        draft: Weights | None = None,
-    ) -> None:
-        self._architecture = architecture
-        self._element_bytes = element_bytes
-        self._linear_bytes = linear_bytes
-        self._packed_bits = packed_bits
-        self.draft = draft
-        self.tensors = {name: tensor for name, tensor in tensors.items() if not self._is_skipped(name)}
+    tensors: Mapping[str, Tensor]
+    architecture: Architecture
+    element_bytes: int
+    linear_bytes: float | None = None
+    packed_bits: int = 8
+    draft: Self | None = None
 
-    def in_type(self, element_bytes: int) -> Weights:
+    def __post_init__(self) -> None:
+        self.tensors = {name: tensor for name, tensor in self.tensors.items() if not self._is_skipped(name)}
+
+    def in_type(self, element_bytes: int) -> Self:
         """The same weights in another type to compute in."""
         draft = self.draft.in_type(element_bytes) if self.draft else None
-        return Weights(self.tensors, self._architecture, element_bytes, self._linear_bytes, self._packed_bits, draft)
+        return replace(self, element_bytes=element_bytes, draft=draft)
 
     @property
     def parameters(self) -> int:
         """Number of parameters, without a draft's."""
-        if not self._architecture.is_quantized:
+        if not self.architecture.is_quantized:
             return sum(tensor.count for tensor in self.tensors.values())
-        bits, weights = self._packed_bits, (tensor for name, tensor in self.tensors.items() if not _SCALES.search(name))
+        bits, weights = self.packed_bits, (tensor for name, tensor in self.tensors.items() if not _SCALES.search(name))
         return sum(tensor.count * max(1, _PACKED_BITS.get(tensor.dtype, bits) // bits) for tensor in weights)
 
     @property
@@ -141,7 +135,7 @@ class Weights:
         return own + (self.draft.bytes_per_gpu(tensor_parallel, 1) if self.draft else 0)
 
     def _own_bytes_per_gpu(self, tensor_parallel: int, pipeline_parallel: int) -> int:
-        layers = self._architecture.layers
+        layers = self.architecture.layers
         # vLLM assigns the remaining layers to the middle stages, or to the last but one.
         most = ceil(layers / pipeline_parallel)
         by_layer = [0] * layers
@@ -154,10 +148,10 @@ class Weights:
                 last += share
             else:
                 first += share
-                if self._architecture.is_tied and _EMBEDDING.search(name):
+                if self.architecture.is_tied and _EMBEDDING.search(name):
                     last += share
         if pipeline_parallel == 1:
-            return sum(by_layer) + first + (0 if self._architecture.is_tied else last)
+            return sum(by_layer) + first + (0 if self.architecture.is_tied else last)
         middle = max(sum(by_layer[at : at + most]) for at in range(layers - most + 1))
         fewest = layers // pipeline_parallel
         return max(middle, first + sum(by_layer[:fewest]), last + sum(by_layer[layers - fewest :]))
@@ -176,21 +170,21 @@ class Weights:
         if len(tensor.shape) < 2 or _REPLICATED.search(name):
             return size
         if _KEYS_AND_VALUES.search(name):
-            return ceil(size / min(tensor_parallel, self._architecture.key_value_heads))
-        width = self._architecture.padded_expert
+            return ceil(size / min(tensor_parallel, self.architecture.key_value_heads))
+        width = self.architecture.padded_expert
         if tensor_parallel > 1 and width and _EXPERT.search(name):
             return ceil(size * max(width / tensor_parallel, _LEAST_PART) / width)
         return ceil(size / tensor_parallel)
 
     def _loaded_bytes(self, name: str, tensor: Tensor) -> int:
         is_linear = len(tensor.shape) >= 2 and _QUANTIZED.search(name) and not _ROUTER.search(name)
-        if self._linear_bytes and is_linear and not _ENCODER.search(name):
-            return ceil(tensor.count * self._linear_bytes)
+        if self.linear_bytes and is_linear and not _ENCODER.search(name):
+            return ceil(tensor.count * self.linear_bytes)
         if _IN_32_BITS.search(name):
             return 4 * tensor.count
-        if self._architecture.is_quantized or tensor.dtype not in _FLOATS:
+        if self.architecture.is_quantized or tensor.dtype not in _FLOATS:
             return tensor.stored_bytes
-        return tensor.count * self._element_bytes
+        return tensor.count * self.element_bytes
 
     def _is_skipped(self, name: str) -> bool:
         """Whether vLLM does not load the tensor: it is a copy of another, or computed."""
@@ -198,5 +192,5 @@ class Weights:
             return True
         if (match := _LAYER.search(name)) and not _ENCODER.search(name):
             # Layers beyond the last are for multi-token prediction.
-            return int(match[1]) >= self._architecture.layers
-        return self._architecture.is_tied and bool(_HEAD.search(name))
+            return int(match[1]) >= self.architecture.layers
+        return self.architecture.is_tied and bool(_HEAD.search(name))

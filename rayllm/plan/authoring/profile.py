@@ -1,17 +1,21 @@
-"""Profiles of models: what their files say about size, prompting and task."""
+"""Profiles of models: what their files say about size, prompting and task, and the families of models."""
 
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from typing import Any, Literal
 
+import yaml
+
 from rayllm.config import HubSource, ModelConfig
+from rayllm.config.base import Frozen
 from rayllm.config.faults import did_you_mean
 from rayllm.config.vllm_versions import current_series, installed_version, names_of, other_version
 from rayllm.core.errors import ConfigError
-from rayllm.plan.authoring.family import Family, find_family
 from rayllm.plan.config_fields import dtype_bytes
 from rayllm.plan.consistency import check_tensors
 from rayllm.plan.cpu import Cpu
@@ -33,6 +37,54 @@ _TEMPLATE, _OLD_TEMPLATE = "chat_template.jinja", "chat_template.json"
 _FILES = (_TOKENIZER, _GENERATION, _TEMPLATE, _OLD_TEMPLATE)
 # End-of-turn tokens of many families.
 _END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|END_OF_TURN_TOKEN|>", "<turn|>")
+
+
+class Family(Frozen):
+    """A family of models, to which a model belongs by its id, or else by its chat template.
+
+    It has a prompt format, and vLLM's parsers for tool calls and reasoning.
+
+    Attributes:
+        names: pattern of the models' ids.
+        types: the models' `model_type`s; empty is any.
+        template: texts that are all in the models' chat templates.
+        tool_parser: vLLM's name of the parser.
+        reasoning_parser: vLLM's name of the parser.
+        prompt_format: None if the models' own template is as good.
+    """
+
+    name: str
+    names: str | None = None
+    types: tuple[str, ...] = ()
+    template: tuple[str, ...] = ()
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
+    prompt_format: dict[str, Any] | None = None
+    stopping_sequences: tuple[str, ...] = ()
+
+    def matches_id(self, model_id: str, model_type: str) -> bool:
+        """Whether a model belongs to the family by its id."""
+        if self.names is None or (self.types and model_type and model_type not in self.types):
+            return False
+        return re.search(self.names, model_id.rpartition("/")[2], re.IGNORECASE) is not None
+
+    def matches_template(self, chat_template: str) -> bool:
+        """Whether a model belongs to the family by its chat template."""
+        return bool(self.template) and all(text in chat_template for text in self.template)
+
+
+@cache
+def families() -> tuple[Family, ...]:
+    """All families; the first match wins."""
+    raw = yaml.safe_load(files("rayllm.plan.authoring").joinpath("data/families.yaml").read_text(encoding="utf-8"))
+    return tuple(map(Family.model_validate, raw))
+
+
+def find_family(model_id: str, model_type: str, chat_template: str | None) -> Family | None:
+    """Find the family of a model by its id, or else by its chat template; "" is an unknown type."""
+    by_id = [family for family in families() if family.matches_id(model_id, model_type)]
+    by_template = [family for family in families() if family.matches_template(chat_template or "")]
+    return next(iter([*by_id, *by_template]), None)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 
 from rayllm.config import load_model
 from rayllm.config.engine_arguments import check_parser
-from rayllm.plan.authoring.family import families, find_family
+from rayllm.plan.authoring.profile import families, find_family
 from rayllm.prompt import PromptFormat
 
 ROOT = Path(__file__).parents[4]
