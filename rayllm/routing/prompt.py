@@ -1,7 +1,5 @@
 """Digests of a prompt: of its prefixes, and the keys that related requests share."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
@@ -37,6 +35,54 @@ _MAX_IDS = 32 * 1024
 _FIRST_MARK = 2048
 # Base64 images and audio are long ASCII without a space: only their ends are hashed.
 _MEDIA_END = 512
+
+
+class DigestChain:
+    """Digests of the growing prefixes of a text, the same in every process.
+
+    Attributes:
+        digests: digest of each prefix, the shortest first.
+        sizes: bytes hashed for each prefix; of images and audio, only the ends are hashed.
+        size: bytes hashed so far.
+    """
+
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=8)
+        self._next_mark = _FIRST_MARK
+        self.digests: list[int] = []
+        self.sizes: list[int] = []
+        self.size = 0
+
+    def add_text(self, text: str) -> None:
+        if len(text) > 4 * _MEDIA_END and _is_media(text):
+            text = f"{text[:_MEDIA_END]}{len(text)}{text[-_MEDIA_END:]}"
+        self._add(text[: max(0, _MAX_BYTES - self.size)].encode("utf-8", "surrogatepass"))
+
+    def add_ids(self, ids: list[int]) -> None:
+        """Append token ids, four bytes each as the text of a token has; raises TypeError or OverflowError."""
+        self._add(array("I", ids[: max(0, min(_MAX_IDS, (_MAX_BYTES - self.size) // 4))]).tobytes())
+
+    def mark(self) -> None:
+        """End a prefix here, unless a prefix ends here already."""
+        if self.size > (self.sizes[-1] if self.sizes else 0):
+            self.digests.append(int.from_bytes(self._hash.digest(), "big"))
+            self.sizes.append(self.size)
+
+    def _add(self, data: bytes) -> None:
+        start = 0
+        while self.size + len(data) - start >= self._next_mark:
+            end = start + self._next_mark - self.size
+            self._hash.update(data[start:end])
+            self.size, start = self._next_mark, end
+            self.mark()
+            self._next_mark += self._next_mark // 2
+        self._hash.update(data[start:])
+        self.size += len(data) - start
+
+
+def _is_media(text: str) -> bool:
+    start = text[: 2 * _MEDIA_END]
+    return start.isascii() and " " not in start
 
 
 def routing_request(body: Mapping[str, Any], prompt_bytes: int, answer_limit: int | None = None) -> RoutingRequest:
@@ -162,51 +208,3 @@ def _texts(value: Any, values: Iterator[int]) -> Iterator[str | list[Any]]:
 
 def _is_ids(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], int)
-
-
-class DigestChain:
-    """Digests of the growing prefixes of a text, the same in every process.
-
-    Attributes:
-        digests: digest of each prefix, the shortest first.
-        sizes: bytes hashed for each prefix; of images and audio, only the ends are hashed.
-        size: bytes hashed so far.
-    """
-
-    def __init__(self) -> None:
-        self._hash = blake2b(digest_size=8)
-        self._next_mark = _FIRST_MARK
-        self.digests: list[int] = []
-        self.sizes: list[int] = []
-        self.size = 0
-
-    def add_text(self, text: str) -> None:
-        if len(text) > 4 * _MEDIA_END and _is_media(text):
-            text = f"{text[:_MEDIA_END]}{len(text)}{text[-_MEDIA_END:]}"
-        self._add(text[: max(0, _MAX_BYTES - self.size)].encode("utf-8", "surrogatepass"))
-
-    def add_ids(self, ids: list[int]) -> None:
-        """Append token ids, four bytes each as the text of a token has; raises TypeError or OverflowError."""
-        self._add(array("I", ids[: max(0, min(_MAX_IDS, (_MAX_BYTES - self.size) // 4))]).tobytes())
-
-    def mark(self) -> None:
-        """End a prefix here, unless a prefix ends here already."""
-        if self.size > (self.sizes[-1] if self.sizes else 0):
-            self.digests.append(int.from_bytes(self._hash.digest(), "big"))
-            self.sizes.append(self.size)
-
-    def _add(self, data: bytes) -> None:
-        start = 0
-        while self.size + len(data) - start >= self._next_mark:
-            end = start + self._next_mark - self.size
-            self._hash.update(data[start:end])
-            self.size, start = self._next_mark, end
-            self.mark()
-            self._next_mark += self._next_mark // 2
-        self._hash.update(data[start:])
-        self.size += len(data) - start
-
-
-def _is_media(text: str) -> bool:
-    start = text[: 2 * _MEDIA_END]
-    return start.isascii() and " " not in start
