@@ -28,8 +28,7 @@ from rayllm.core import asgi, headers
 from rayllm.core.endpoints import ENDPOINTS, MODERATIONS, RESPONSES, TOKENIZE
 from rayllm.core.errors import GuardError, RouteNotFoundError, UnavailableError
 from rayllm.serving.cluster.background import in_background
-from rayllm.serving.router.access.api_key_gate import ApiKeyGate
-from rayllm.serving.router.access.browser_gate import BrowserGate
+from rayllm.serving.router.access.gates import ApiKeyGate, BrowserGate
 from rayllm.serving.router.adapters.admin import AdapterAdmin
 from rayllm.serving.router.adapters.catalog import AdapterCatalog
 from rayllm.serving.router.adapters.lookup import AdapterLookup, missing_adapters
@@ -137,14 +136,7 @@ class RouterApplication:
         # Outside of the gate: browsers ask without a key first whether they may send one.
         router = self._config.router
         if cors := router.cors:
-            app.add_middleware(
-                CORSMiddleware,
-                allow_origins=list(cors.allow_origins),
-                allow_methods=list(cors.allow_methods),
-                allow_headers=list(cors.allow_headers),
-                allow_credentials=cors.allow_credentials,
-                expose_headers=_EXPOSED,
-            )
+            app.add_middleware(CORSMiddleware, expose_headers=_EXPOSED, **cors.model_dump())
         app.add_middleware(CleanPath, f"{PAGE}/")
         app.add_middleware(ProxyHeadersMiddleware, list(router.trusted_proxies))
         return app

@@ -40,9 +40,8 @@ from rayllm.serving.cluster.request_totals import RequestTotals
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.cluster.state.quota_registry import QuotaRegistry
 from rayllm.serving.router.access.credentials import Credentials
-from rayllm.serving.router.access.keys_api import list_keys
+from rayllm.serving.router.access.keys_api import Sums, Wanted, get_usage, list_keys, read_sums
 from rayllm.serving.router.access.rate_limiter import RateLimiter
-from rayllm.serving.router.access.usage_api import Sums, Wanted, get_usage, read_sums
 from rayllm.serving.router.application import RouterApplication
 from rayllm.serving.router.hooks.request_hooks import RequestHooks
 from rayllm.serving.router.http.admin_keys import AdminKeys
@@ -296,10 +295,9 @@ class Router:
 
     async def __del__(self) -> None:
         """Stop the router; Ray Serve awaits this."""
-        if exporting := getattr(self, "_exporting", None):
-            exporting.cancel()
-        if uploading := getattr(self, "_uploading", None):
-            uploading.cancel()
+        for name in ("_exporting", "_uploading"):
+            if task := getattr(self, name, None):
+                task.cancel()
         if batch_scheduler := getattr(self, "_batch_scheduler", None):
             batch_scheduler.stop()
         if (services := getattr(self, "_services", None)) is None:

@@ -16,8 +16,8 @@ from rayllm.core import asgi
 from rayllm.core.endpoints import CHAT, COUNT_TOKENS, MESSAGES
 from rayllm.core.errors import RayLLMError, UnavailableError
 from rayllm.core.shares import Shares
-from rayllm.serving.router.access.api_key_gate import ApiKeyGate
 from rayllm.serving.router.access.credentials import Credentials
+from rayllm.serving.router.access.gates import ApiKeyGate
 from rayllm.serving.router.http.admin_keys import AdminKeys
 
 SALT = b"s" * 32

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from rayllm.access import Caller
 from rayllm.access.usage import today
-from rayllm.serving.router.access.usage_api import Sums, Wanted, get_usage
+from rayllm.serving.router.access.keys_api import Sums, Wanted, get_usage
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.errors import install_error_handlers
 

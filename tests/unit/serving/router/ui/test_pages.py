@@ -13,8 +13,8 @@ from starlette.types import ASGIApp
 
 from rayllm.access import Keyring
 from rayllm.core.shares import Shares
-from rayllm.serving.router.access.api_key_gate import ApiKeyGate
 from rayllm.serving.router.access.credentials import Credentials
+from rayllm.serving.router.access.gates import ApiKeyGate
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.ui.pages import STATIC, page_routes
