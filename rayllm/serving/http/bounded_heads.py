@@ -29,7 +29,7 @@ class BoundedHeads(HttpToolsProtocol):
         self._head_bytes = 0
         self._hosts = 0
         self._has_only_head = True
-        self._head_timer: TimerHandle | None = None
+        self._timers: dict[str, TimerHandle] = {}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -102,13 +102,18 @@ class BoundedHeads(HttpToolsProtocol):
     def _begin_head(self) -> None:
         self._end_head()
         self._is_in_head, self._head_bytes, self._hosts = True, 0, 0
-        self._head_timer = self.loop.call_later(self._limits().header_timeout_s, self._head_timed_out)
+        self._start_timer("head", self._limits().header_timeout_s, self._head_timed_out)
 
     def _end_head(self) -> None:
         self._is_in_head = False
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        self._stop_timer("head")
+
+    def _start_timer(self, name: str, seconds: float, then: Callable[[], None]) -> None:
+        self._timers[name] = self.loop.call_later(seconds, then)
+
+    def _stop_timer(self, name: str) -> None:
+        if timer := self._timers.pop(name, None):
+            timer.cancel()
 
     def _count(self, size: int) -> None:
         self._head_bytes += size

@@ -1,7 +1,5 @@
 """A uvicorn server inside a Ray actor (for uvicorn 0.54)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -16,6 +14,22 @@ from rayllm.serving.http.bounded_heads import BoundedHeads
 
 # Routers pass on parts of heads that are within their own limit, with headers of theirs.
 _LIMITS = RouterConfig(max_header_bytes=256 * 1024, header_timeout_s=30)
+
+
+class EmbeddedServer(uvicorn.Server):
+    """uvicorn without signal handlers: in an actor, signals belong to Ray."""
+
+    def new_protocol(self) -> asyncio.Protocol:
+        """The protocol for a connection that something else has accepted."""
+        protocol: Any = self.config.http_protocol_class
+        made: asyncio.Protocol = protocol(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
 
 
 def embedded_server(app: ASGIApp, protocol: Callable[..., asyncio.Protocol], **options: Any) -> EmbeddedServer:
@@ -40,19 +54,3 @@ def replica_server(app: ASGIApp, host: str) -> EmbeddedServer:
     protocol = partial(BoundedHeads, limits=lambda: _LIMITS)
     # Routers keep their connections open; draining decides when they end.
     return embedded_server(app, protocol, host=host, port=0, timeout_keep_alive=3600)
-
-
-class EmbeddedServer(uvicorn.Server):
-    """uvicorn without signal handlers: in an actor, signals belong to Ray."""
-
-    def new_protocol(self) -> asyncio.Protocol:
-        """The protocol for a connection that something else has accepted."""
-        protocol: Any = self.config.http_protocol_class
-        made: asyncio.Protocol = protocol(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        return made
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield

@@ -35,7 +35,7 @@ PRIVATE_NAMES = {
         "RequestResponseCycle.response_complete",
         "RequestResponseCycle.response_started",
         "RequestResponseCycle.scope",
-        # Replies after which the connection ends: serving/router/http/lingering.py.
+        # Replies after which the connection ends: serving/router/http/protocol.py.
         "RequestResponseCycle.transport",
     ),
 }

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from rayllm.config import RouterConfig
-from rayllm.serving.router.http import lingering
+from rayllm.serving.router.http import protocol
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.http.server import HttpServer
 from rayllm.serving.wire.listener.listener import LocalListener
@@ -317,7 +317,7 @@ async def test_a_refusal_arrives_although_not_all_was_read(sent: bytes, status: 
 
 @pytest.mark.parametrize("bound", ["bytes", "seconds", "connections"])
 async def test_what_is_read_after_a_refusal_is_bounded(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lingering, f"_MAX_{bound.upper()}", 0 if bound == "connections" else 0.1)
+    monkeypatch.setattr(protocol, f"_MAX_{bound.upper()}", 0 if bound == "connections" else 0.1)
     async with server(max_header_bytes=4096) as found:
         reader, writer = await found.connect(POST + b"x-large: " + b"y" * 100_000)
         with suppress(ConnectionResetError):
