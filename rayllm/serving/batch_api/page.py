@@ -1,7 +1,5 @@
 """Cursor pagination, as in OpenAI's API."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -63,6 +61,26 @@ class Cursor:
         return [name for name in sorted(ids, reverse=True) if not self.after or name < self.after]
 
 
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    """A part of a list, and whether there is more."""
+
+    entries: list[T]
+    has_more: bool
+
+    @classmethod
+    def read(cls, ids: Sequence[str], cursor: Cursor, read: Callable[[str], T | None]) -> Self:
+        """The page at a cursor, without the entries for which `read` returns None."""
+        entries = list(islice(_read(cursor.rest(ids), read), cursor.limit + 1))
+        return cls(entries[: cursor.limit], len(entries) > cursor.limit)
+
+    def public(self, to_public: Callable[[T], dict[str, Any]]) -> dict[str, Any]:
+        """The list object for clients, its entries converted by `to_public`."""
+        data = [to_public(entry) for entry in self.entries]
+        ends = {"first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None}
+        return {"object": "list", "data": data, **ends, "has_more": self.has_more}
+
+
 class TenantCache:
     """Tenants of the entries read so far, which never change: other tenants' entries are read only once."""
 
@@ -84,26 +102,6 @@ class TenantCache:
             return entry if entry is not None and caller.may_see(entry.tenant) else None
 
         return Page.read([each for each in ids if each not in known or caller.may_see(known[each])], cursor, read)
-
-
-@dataclass(frozen=True)
-class Page(Generic[T]):
-    """A part of a list, and whether there is more."""
-
-    entries: list[T]
-    has_more: bool
-
-    @classmethod
-    def read(cls, ids: Sequence[str], cursor: Cursor, read: Callable[[str], T | None]) -> Page[T]:
-        """The page at a cursor, without the entries for which `read` returns None."""
-        entries = list(islice(_read(cursor.rest(ids), read), cursor.limit + 1))
-        return cls(entries[: cursor.limit], len(entries) > cursor.limit)
-
-    def public(self, to_public: Callable[[T], dict[str, Any]]) -> dict[str, Any]:
-        """The list object for clients, its entries converted by `to_public`."""
-        data = [to_public(entry) for entry in self.entries]
-        ends = {"first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None}
-        return {"object": "list", "data": data, **ends, "has_more": self.has_more}
 
 
 def _read(ids: Sequence[str], read: Callable[[str], T | None]) -> Iterator[T]:

@@ -1,7 +1,5 @@
 """The Files and Batches APIs of one router: its routes and its scheduler."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
@@ -33,7 +31,7 @@ def batch_service(
     start_runner: Callable[[str], None],
     hosts: Sequence[str] = ("127.0.0.1",),
     has_keys: bool = False,
-) -> tuple[list[Route], BatchScheduler | None]:
+) -> tuple[list[Route], "BatchScheduler | None"]:
     """The routes, and the scheduler of batches.
 
     Args:

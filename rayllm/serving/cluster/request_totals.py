@@ -1,8 +1,7 @@
 """Counts of routers since their start, for `rayllm status`."""
 
-from __future__ import annotations
-
 from dataclasses import astuple, dataclass
+from typing import Self
 
 
 @dataclass
@@ -23,9 +22,9 @@ class RequestTotals:
     first_tokens: int = 0
     first_token_s: float = 0.0
 
-    def __add__(self, other: RequestTotals) -> RequestTotals:
-        return RequestTotals(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
 
-    def since(self, earlier: RequestTotals) -> RequestTotals:
+    def since(self, earlier: Self) -> Self:
         """Counts since `earlier`; 0 where a router restarted meanwhile and counts less."""
-        return RequestTotals(*(max(now - then, 0) for now, then in zip(astuple(self), astuple(earlier), strict=True)))
+        return type(self)(*(max(now - then, 0) for now, then in zip(astuple(self), astuple(earlier), strict=True)))

@@ -95,22 +95,21 @@ def report() -> list[ModelReport]:
 
 def find_request(request_id: str) -> dict[str, Any] | None:
     """A recent request with its explanation, if a router still keeps its record."""
-    found = [each for answer in _of_routers("find_request", request_id) for each in answer]
-    return found[0] if found else None
+    return next(iter(_of_routers("find_request", request_id)), None)
 
 
 def last_requests(count: int) -> list[dict[str, Any]]:
     """The last requests of all routers, the newest first."""
-    found = [each for answer in _of_routers("last_requests", count) for each in answer]
-    return sorted(found, key=lambda each: -float(each["created"]))[:count]
+    return sorted(_of_routers("last_requests", count), key=lambda each: -float(each["created"]))[:count]
 
 
-def _of_routers(method: str, argument: Any) -> list[list[dict[str, Any]]]:
+def _of_routers(method: str, argument: Any) -> list[dict[str, Any]]:
     return [
-        answer
+        each
         for name, details in deployed.applications().items()
         if _names(details.get("deployments") or {})
         for answer in _broadcast(name, _ROUTER, method, argument)
+        for each in answer
     ]
 
 

@@ -59,15 +59,14 @@ class ModelReplica:
     ) -> None:
         set_up_logging(settings().log_level)
         self._model = model
-        rank = serve.get_replica_context().rank.rank
-        self._neighbors = replace(neighbors, index=(neighbors.index + rank) % neighbors.engines)
+        context = serve.get_replica_context()
+        self._neighbors = replace(neighbors, index=(neighbors.index + context.rank.rank) % neighbors.engines)
         self._check_timeout_s = model.deployment_config.health_check_timeout_s
         self._drain_timeout_s = model.deployment_config.graceful_shutdown_timeout_s
         self._slots = Slots(ServeRequestCount(), self._is_saturated)
         self._key = secrets.token_hex()
         self._engine = EngineServer(model, aliases)
         self._weights = ReplicaWeights(model)
-        context = serve.get_replica_context()
         start_progress = StartProgress(context.replica_id.unique_id, context.app_name, model.model_id)
         self._metrics = ReplicaMetrics(model.model_id, start_progress)
         self._adapter_registry = AdapterRegistry(context.app_name)

@@ -1,14 +1,12 @@
 """Slots of a replica: how many requests are in progress, which one starts next, and how many more may."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,7 +67,7 @@ class Slots:
         all_free: set while no slot is reserved.
     """
 
-    def __init__(self, count: ServeRequestCount, is_saturated: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, count: "ServeRequestCount", is_saturated: Callable[[], bool] = lambda: False) -> None:
         self._count = count
         self._is_saturated = is_saturated
         # In the order of arrival.
@@ -227,8 +225,6 @@ class ServeRequestCount:
         # With a free slot this completes without waiting. If Serve has just given the last slot to a call that is still
         # on its way, the count is one short meanwhile.
         reserving = self._replica.reserve_slot(self._metadata, token)
-        try:
+        with suppress(StopIteration):
             reserving.send(None)
-        except StopIteration:
-            return
         reserving.close()

@@ -8,8 +8,6 @@ kernel knows how many bytes have left (`accepted_bytes`), so the journal does no
 Process: router, replica.
 """
 
-from __future__ import annotations
-
 import array
 import fcntl
 import itertools
@@ -24,7 +22,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Self
 
 from rayllm.core.token_log import TokenGroup, TokenLog
 
@@ -234,8 +232,7 @@ class StreamJournal(TokenLog):
             yield TokenGroup(token_ids, _FINISH_REASONS[reason], None if stop_token < 0 else stop_token)
 
     def _get(self, field: int) -> int:
-        value: int = _COUNT.unpack_from(self._memory, field)[0]
-        return value
+        return int(_COUNT.unpack_from(self._memory, field)[0])
 
     def _put(self, field: int, value: int) -> None:
         _COUNT.pack_into(self._memory, field, value)
@@ -250,7 +247,7 @@ class JournalFile:
     created: float
 
     @classmethod
-    def create(cls, token_bytes: bytes = b"") -> JournalFile:
+    def create(cls, token_bytes: bytes = b"") -> Self:
         """Create a journal, which may begin with tokens of another journal."""
         file = os.memfd_create("rayllm-journal")
         # Pages that are never written take no memory.
@@ -284,8 +281,7 @@ class JournalFile:
         os.close(self.file)
 
     def _get(self, field: int) -> int:
-        value: int = _COUNT.unpack(os.pread(self.file, _COUNT.size, field))[0]
-        return value
+        return int(_COUNT.unpack(os.pread(self.file, _COUNT.size, field))[0])
 
 
 def accepted_bytes(connection: socket.socket) -> int:
@@ -303,5 +299,4 @@ def accepted_bytes(connection: socket.socket) -> int:
 
 def _acknowledged(connection: socket.socket) -> int:
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.size)
-    value: int = _BYTES_ACKED.unpack(info)[0]
-    return value
+    return int(_BYTES_ACKED.unpack(info)[0])

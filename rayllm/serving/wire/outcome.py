@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Container
+from contextlib import suppress
 from enum import Enum
 
 from rayllm.core.error_shapes import error_event
@@ -73,14 +74,12 @@ def check_refusal(model_id: str, status: int, content_type: str, body: bytes) ->
 
 def _unavailable(model_id: str, body: bytes) -> UnavailableError:
     """The error for a 503: the replica's own if it says what is unavailable, else that the model has no free slot."""
-    try:
+    with suppress(ValueError, KeyError, TypeError):
         error = json.loads(body)["error"]
         if error["code"] == ADAPTER_UNAVAILABLE:
             return UnavailableError(str(error["message"]), "model", ADAPTER_UNAVAILABLE, 10)
         if error["code"] == ConstraintNotCheckedError.default_code:
             return ConstraintNotCheckedError(str(error["message"]))
-    except (ValueError, KeyError, TypeError):
-        pass
     return UnavailableError(f"The model `{model_id}` has no room for more requests now.", "model")
 
 

@@ -1,10 +1,8 @@
 """OpenAI's Files API. Source: https://platform.openai.com/docs/api-reference/files"""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Self
 from urllib.parse import quote
 
 from pydantic import ValidationError
@@ -89,7 +87,7 @@ class FilesApi:
         self._files.delete(file_id)
 
 
-def _chunks(content: NativeFile) -> Iterator[bytes]:
+def _chunks(content: "NativeFile") -> Iterator[bytes]:
     # Starlette reads each chunk in a thread.
     with content:
         while chunk := content.read(_CHUNK):
@@ -107,7 +105,7 @@ class _Upload:
     lifetime_s: int | None
 
     @classmethod
-    def from_form(cls, form: FormData, limit: int) -> _Upload:
+    def from_form(cls, form: FormData, limit: int) -> Self:
         """Validate a form. Raises RequestError for a wrong field, or BodyTooLargeError above `limit` bytes."""
         for name in form.keys() - {"file", "purpose", *_EXPIRES}:
             raise RequestError(f"`{name[:100]}` is not a known field.", name[:100])

@@ -3,8 +3,6 @@
 The runner may die at any point: the next runner resumes, since all state is in the stores and in the job's folder.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -43,7 +41,7 @@ class BatchLifecycle:
     batch: Batch
     batches: BatchStore
     files: FileStore
-    open_job: Callable[[Batch], Job]
+    open_job: Callable[[Batch], "Job"]
     attempt: int = 1
 
     def __post_init__(self) -> None:
@@ -79,7 +77,7 @@ class BatchLifecycle:
         self._write_files(job, failure)
         return ("failed", [failure]) if failure else (self._stopped_for or "completed", [])
 
-    def _execute(self, job: Job) -> BatchError | None:
+    def _execute(self, job: "Job") -> BatchError | None:
         """Execute the requests; returns the error that interrupted the job, if any."""
         self._check_stop()
         if self._stopped_for:
@@ -101,7 +99,7 @@ class BatchLifecycle:
                 self._saved_at = float("inf")
         return None
 
-    def _write_files(self, job: Job, failure: BatchError | None) -> None:
+    def _write_files(self, job: "Job", failure: BatchError | None) -> None:
         batch, unfinished = self.batch, _EXPIRED if self._stopped_for == "expired" else failure
         if not (unfinished or self._stopped_for):
             batch.status, batch.finalizing_at = "finalizing", batch.finalizing_at or self._now()
@@ -143,7 +141,7 @@ class BatchLifecycle:
                 logger.warning("The counts of %s cannot be saved now: %s", self.batch.id, error)
 
     @contextmanager
-    def _watched(self, job: Job) -> Iterator[None]:
+    def _watched(self, job: "Job") -> Iterator[None]:
         """Stop the job if the batch is cancelled or expires during the block."""
         over = threading.Event()
 

@@ -1,7 +1,5 @@
 """The process that executes one batch: a Ray actor that lives as long as the batch, independent of routers."""
 
-from __future__ import annotations
-
 import io
 import logging
 import resource
@@ -129,7 +127,7 @@ def _summary(batch: Batch) -> str:
     return f"{batch.status}, {counts.completed} of {counts.total} requests answered, {counts.failed} failed{reason}"
 
 
-def open_job(app_name: str, config: AppConfig, options: BatchesConfig, stores: Stores, batch: Batch) -> Job:
+def open_job(app_name: str, config: AppConfig, options: BatchesConfig, stores: Stores, batch: Batch) -> "Job":
     """Create the job of a batch. Raises as `executor_of`."""
     from rayllm.batch.files.job import Job
 

@@ -1,7 +1,5 @@
 """Store of files in a folder."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -84,7 +82,7 @@ class FileStore:
             raise ObjectNotFoundError(f"There is no file `{file_id[:100]}`.", "file_id")
         return file
 
-    def open(self, file_id: str) -> NativeFile:
+    def open(self, file_id: str) -> "NativeFile":
         """Open the content of a file, for the caller to close. Raises ObjectNotFoundError for a missing file."""
         try:
             return self._folder.open(f"contents/{self.get(file_id).id}")

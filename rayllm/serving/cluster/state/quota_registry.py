@@ -1,14 +1,13 @@
 """Quotas of keys, shared by all routers: a router leases a part of a quota, and needs no call for each request."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from ray.exceptions import RayError
 
@@ -61,7 +60,7 @@ class Instant:
     boot: str
 
     @classmethod
-    def now(cls) -> Instant:
+    def now(cls) -> Self:
         return cls(time.time(), time.monotonic(), boot_id())
 
     @property
@@ -100,11 +99,9 @@ class QuotaActor(DetachedActor):
             if lease.limited != "concurrent" or now >= deadline:
                 break
             self._released.clear()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(deadline - now):
                     await self._released.wait()
-            except TimeoutError:
-                pass
         self._changed[app, key] = None
         return asdict(lease)
 

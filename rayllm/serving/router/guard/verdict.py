@@ -1,10 +1,9 @@
 """Verdicts of guards on texts, and their form for clients."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from rayllm.config import GuardConfig
 from rayllm.core.errors import GuardError
@@ -56,12 +55,12 @@ class Verdict:
     categories: tuple[str, ...] = ()
     scores: Mapping[str, float] = field(default_factory=dict)
 
-    def __or__(self, other: Verdict) -> Verdict:
+    def __or__(self, other: Self) -> Self:
         """The verdict on two texts together."""
         names = dict.fromkeys((*self.scores, *other.scores))
         scores = {name: max(self.scores.get(name, 0.0), other.scores.get(name, 0.0)) for name in names}
         categories = tuple(dict.fromkeys((*self.categories, *other.categories)))
-        return Verdict(self.is_flagged or other.is_flagged, categories, scores)
+        return type(self)(self.is_flagged or other.is_flagged, categories, scores)
 
 
 def of_answer(answer: str, guard: GuardConfig) -> Verdict:

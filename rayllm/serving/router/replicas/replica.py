@@ -1,7 +1,5 @@
 """A replica as a router sees it: address, load and health."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable
@@ -53,7 +51,7 @@ class Replica:
         update: ReplicaUpdate,
         is_local: bool,
         on_changed: Callable[[], None],
-        on_failed: Callable[[Replica], None],
+        on_failed: Callable[["Replica"], None],
     ) -> None:
         self.id = update.id
         self.candidate = Candidate(update.id, update.capacity)

@@ -9,13 +9,10 @@ from rayllm.serving.router.requests.texts import Leaf, prompt_leaves
 
 # The fields that limit an answer, first the one that counts; other endpoints for JSON write no answers. The endpoints
 # of the Responses and the Messages API write one.
-_CHAT_LIMITS = ("max_completion_tokens", "max_tokens")
 _LIMITS = {
-    CHAT: _CHAT_LIMITS,
-    CHAT_BATCH: _CHAT_LIMITS,
-    COMPLETIONS: ("max_tokens",),
+    **dict.fromkeys((CHAT, CHAT_BATCH), ("max_completion_tokens", "max_tokens")),
+    **dict.fromkeys((COMPLETIONS, MESSAGES), ("max_tokens",)),
     RESPONSES: ("max_output_tokens",),
-    MESSAGES: ("max_tokens",),
 }
 _WITH_N = (CHAT, CHAT_BATCH, COMPLETIONS)
 # More is refused by engines.

@@ -60,8 +60,7 @@ class JsonPayload(Payload):
 
     @classmethod
     def from_raw(cls, raw: bytes, content_type: str, summary: Summary) -> Self:
-        found = summary.model, summary.wants_stream, summary.routing, summary.demand, summary.tools
-        return cls(raw, content_type, *found)
+        return cls(raw, content_type, **vars(summary))
 
     @property
     def for_log(self) -> str:

@@ -16,9 +16,7 @@ from rayllm.core.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPO
 from rayllm.serving.wire.record import RequestRecord
 
 _OPERATIONS = {
-    CHAT: "chat",
-    RESPONSES: "chat",
-    MESSAGES: "chat",
+    **dict.fromkeys((CHAT, RESPONSES, MESSAGES), "chat"),
     COMPLETIONS: "text_completion",
     EMBEDDINGS: "embeddings",
 }

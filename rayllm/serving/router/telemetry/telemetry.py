@@ -1,7 +1,5 @@
 """Counts, keeps, logs and traces each request."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping
@@ -36,7 +34,7 @@ class RequestLog:
 
 
 class Telemetry:
-    def __init__(self, metrics: RouterMetrics, recent: RecentRequests, tracing: Tracing | None = None) -> None:
+    def __init__(self, metrics: RouterMetrics, recent: RecentRequests, tracing: "Tracing | None" = None) -> None:
         self.metrics = metrics
         self.recent = recent
         self.log: RequestLog | None = None

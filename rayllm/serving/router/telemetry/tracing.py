@@ -4,8 +4,6 @@ Variables are `OTEL_TRACES_EXPORTER`, `OTEL_EXPORTER_OTLP_ENDPOINT` and the like
 where the environment asks for traces.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib.metadata import entry_points, version
 from typing import TYPE_CHECKING, Any
@@ -19,7 +17,7 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 _PROTOCOLS = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 
 
-def tracing_from_environment(environment: Mapping[str, str], instance: str) -> Tracing | None:
+def tracing_from_environment(environment: Mapping[str, str], instance: str) -> "Tracing | None":
     """Tracing as the environment asks, if at all. Raises ConfigError if the exporter is missing or fails."""
     names = environment.get("OTEL_TRACES_EXPORTER") or ("otlp" if any(map(environment.get, _ENDPOINTS)) else "none")
     if names == "none" or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":

@@ -14,13 +14,9 @@ STATIC = Path(__file__).parent / "static"
 # Nothing from another host, nothing inline, and no embedding.
 _POLICY = {
     "default-src": "'none'",
-    "script-src": "'self'",
-    "style-src": "'self'",
-    "connect-src": "'self'",
+    **dict.fromkeys(("script-src", "style-src", "connect-src"), "'self'"),
     "img-src": "'self' data: blob:",
-    "frame-ancestors": "'none'",
-    "base-uri": "'none'",
-    "form-action": "'none'",
+    **dict.fromkeys(("frame-ancestors", "base-uri", "form-action"), "'none'"),
 }
 _HEADERS = {
     "content-security-policy": "; ".join(f"{name} {value}" for name, value in _POLICY.items()),
