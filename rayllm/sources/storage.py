@@ -62,16 +62,15 @@ class Folder:
 
     def read(self, path: str) -> bytes:
         """Read a whole file; raises FileNotFoundError."""
-        with self._translated(path, "read"), self.open(path) as file:
+        with self._access(path, "read"), self.open(path) as file:
             return bytes(file.read())
 
     def open(self, path: str, offset: int = 0) -> NativeFile:
         """Open a file for streaming from `offset` bytes on, to be closed by the caller. Raises FileNotFoundError."""
-        with self._translated(path, "read"):
-            files, root = self._open()
+        with self._access(path, "read") as (files, full_path):
             if not offset:
-                return files.open_input_stream(f"{root}/{path}")
-            file = files.open_input_file(f"{root}/{path}")
+                return files.open_input_stream(full_path)
+            file = files.open_input_file(full_path)
             file.seek(offset)
             return file
 
@@ -81,12 +80,11 @@ class Folder:
         A new file on disk gets `mode`, less the process's umask; an existing file keeps its mode and owner.
         """
         source = BytesIO(content) if isinstance(content, bytes) else content
-        with self._translated(path, "written"):
-            files, root = self._open()
+        with self._access(path, "written") as (files, full_path):
             if self._is_local:
-                _write_file(Path(root, path), source, mode)
+                _write_file(Path(full_path), source, mode)
             else:
-                _write_object(files, f"{root}/{path}", source)
+                _write_object(files, full_path, source)
 
     def names(self, path: str) -> list[str]:
         """Sorted names of the files in the folder `path`; empty for a missing folder."""
@@ -104,46 +102,37 @@ class Folder:
     def _listed(self, path: str) -> list[FileInfo]:
         from pyarrow.fs import FileSelector
 
-        with self._translated(path, "listed"):
-            files, root = self._open()
-            infos: list[FileInfo] = files.get_file_info(
-                FileSelector(f"{root}/{path}".rstrip("/"), allow_not_found=True)
-            )
+        with self._access(path, "listed") as (files, full_path):
+            infos: list[FileInfo] = files.get_file_info(FileSelector(full_path.rstrip("/"), allow_not_found=True))
             return infos
 
     def size(self, path: str) -> int | None:
         """Size of a file in bytes; None for a missing file."""
-        with self._translated(path, "read"):
-            files, root = self._open()
-            info = files.get_file_info(f"{root}/{path}")
+        with self._access(path, "read") as (files, full_path):
+            info = files.get_file_info(full_path)
         return int(info.size) if info.is_file else None
 
     def delete(self, path: str) -> None:
         """Delete a file; a missing file is no error."""
-        with suppress(FileNotFoundError), self._translated(path, "deleted"):
-            files, root = self._open()
-            files.delete_file(f"{root}/{path}")
+        with suppress(FileNotFoundError), self._access(path, "deleted") as (files, full_path):
+            files.delete_file(full_path)
 
     def delete_folder(self, path: str) -> None:
         """Delete a folder and its content; a missing folder is no error."""
         from pyarrow.fs import FileType
 
-        with suppress(FileNotFoundError), self._translated(path, "deleted"):
-            files, root = self._open()
+        with suppress(FileNotFoundError), self._access(path, "deleted") as (files, full_path):
             # delete_dir raises a different error for a missing folder on each file system.
-            if files.get_file_info(f"{root}/{path}").type == FileType.Directory:
-                files.delete_dir(f"{root}/{path}")
-
-    def _open(self) -> tuple[FileSystem, str]:
-        with self._lock:
-            if self._opened is None:
-                self._opened = open_folder(self.uri)
-            return self._opened
+            if files.get_file_info(full_path).type == FileType.Directory:
+                files.delete_dir(full_path)
 
     @contextmanager
-    def _translated(self, path: str, operation: str) -> Iterator[None]:
+    def _access(self, path: str, operation: str) -> Iterator[tuple[FileSystem, str]]:
+        """The file system and a path in it, for an operation whose OSErrors become StorageError."""
         try:
-            yield
+            with self._lock:
+                self._opened = files, root = self._opened or open_folder(self.uri)
+            yield files, f"{root}/{path}"
         except FileNotFoundError:
             raise
         except OSError as error:
