@@ -95,7 +95,6 @@ class AdapterAdmin:
             ADAPTER_RELOAD: "1",
             **ResolvedModel.for_adapter(adapter).headers(name),
         }
-
         status, answer = 0, b""
 
         async def send(replica: Replica, search: ReplicaSearch) -> Outcome:
