@@ -219,24 +219,31 @@ async def test_what_is_not_admitted_is_said_in_vllms_words(error: Any, status: i
 
 async def test_errors_of_a_chat_pass_through_the_conversion_to_anthropics_events() -> None:
     from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionStreamResponse
+    from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 
     serving = object.__new__(AnthropicServingMessages)
     serving.stop_reason_map = {"stop": "end_turn"}
     pass_anthropic_errors(SimpleNamespace(state=SimpleNamespace(anthropic_serving_messages=serving)))
-    chunk = {"id": "x", "created": 1, "model": "m", "choices": [{"index": 0, "delta": {"role": "assistant"}}]}
+    # From vLLM 0.33 on, the chat's chunks are converted before they are events.
+    are_events = not hasattr(serving, "chat_completion_stream_generator_raw")
+    choice = {"index": 0, "delta": {"role": "assistant"}}
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-    error = f"data: {json.dumps({'error': {'message': 'No.', 'type': 'BadRequestError', 'code': 400}})}\n\n"
+    first = ChatCompletionStreamResponse(id="x", created=1, model="m", choices=[choice], usage=usage)
+    error = ErrorResponse(error={"message": "No.", "type": "BadRequestError", "code": 400})
+    error_event = f"data: {error.model_dump_json()}\n\n"
 
-    async def chunks(*lines: str) -> AsyncIterator[str]:
-        for line in lines:
-            yield line
+    async def chunks(*given: Any) -> AsyncIterator[Any]:
+        for chunk in given:
+            yield f"data: {chunk.model_dump_json()}\n\n" if are_events else chunk
+        if are_events:
+            yield "data: [DONE]\n\n"
 
-    async def converted(*lines: str) -> list[str]:
-        return [event async for event in serving.message_stream_converter(chunks(*lines))]
+    async def converted(*given: Any) -> list[str]:
+        return [event async for event in serving.message_stream_converter(chunks(*given))]
 
-    first = f"data: {json.dumps({**chunk, 'usage': usage})}\n\n"
-    assert await converted(error, "data: [DONE]\n\n") == [f"event: error\n{error}"]
-    start, last = await converted(first, error, "data: [DONE]\n\n")
+    assert await converted(error) == [f"event: error\n{error_event}"]
+    start, last = await converted(first, error)
     assert start.startswith("event: message_start")
-    assert last == f"event: error\n{error}"
-    assert (await converted(first, "data: [DONE]\n\n"))[-1].startswith("event: message_stop")
+    assert last == f"event: error\n{error_event}"
+    assert (await converted(first))[-1].startswith("event: message_stop")

@@ -110,25 +110,33 @@ def _return_errors(serving: Any, name: str) -> None:
 
 
 def _pass_stream_errors(serving: Any) -> None:
-    """Pass errors in a chat stream around vLLM's converter to Anthropic's events, which cannot parse errors."""
+    """Pass errors in a chat stream around vLLM's converter to Anthropic's events, which leaves out their codes."""
     original = serving.message_stream_converter
 
-    async def converted(chunks: AsyncIterator[str]) -> AsyncIterator[str]:
+    async def converted(chunks: AsyncIterator[Any]) -> AsyncIterator[str]:
         errors: list[str] = []
 
-        async def without_errors() -> AsyncIterator[str]:
+        async def without_errors() -> AsyncIterator[Any]:
             async for chunk in chunks:
-                if chunk.startswith('data: {"error"'):
-                    errors.append(chunk)
+                if error := _error_event(chunk):
+                    errors.append(error)
                 elif not errors:
                     yield chunk
 
         async for event in original(without_errors()):
-            yield event
-        for chunk in errors:
-            yield f"event: error\n{chunk}"
+            if not errors:
+                yield event
+        for error in errors:
+            yield f"event: error\n{error}"
 
     serving.message_stream_converter = converted
+
+
+def _error_event(chunk: Any) -> str | None:
+    """The event of an error in a chat stream, whose chunks are events before vLLM 0.33; None for other chunks."""
+    if isinstance(chunk, str):
+        return chunk if chunk.startswith('data: {"error"') else None
+    return f"data: {chunk.model_dump_json()}\n\n" if hasattr(chunk, "error") else None
 
 
 def refuse_media() -> None:

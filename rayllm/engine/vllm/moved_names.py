@@ -11,7 +11,11 @@ MOVED_NAMES: dict[str, tuple[tuple[str, str], ...]] = {
         ("0.26", "vllm.entrypoints.openai.api_server"),
         ("0.29", "vllm.entrypoints.launchers.api_server.app_state"),
     ),
-    "FrontendArgs": (("0.26", "vllm.entrypoints.openai.cli_args"), ("0.29", "vllm.entrypoints.launchers.cli_args")),
+    "FrontendArgs": (
+        ("0.26", "vllm.entrypoints.openai.cli_args"),
+        ("0.29", "vllm.entrypoints.launchers.cli_args"),
+        ("0.33", "vllm.entrypoints.common.cli_args"),
+    ),
     "create_error_response": (
         ("0.26", "vllm.entrypoints.serve.utils.error_response"),
         ("0.28", "vllm.entrypoints.serve.exception_handling.error_response"),
