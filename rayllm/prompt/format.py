@@ -75,6 +75,8 @@ class PromptFormat(BaseModel):
     tools_list: str | None = None
     """Template of the offered tools, with `{tools}` for their JSON array; put where `user` has `{tools_list}`, in the
     last user message."""
+    tools_in_first_user: bool = False
+    """Put the offered tools into the first user message instead, so that a conversation's next turn finds them cached."""
     tool_calls: str | None = None
     """Template of one call in an assistant message, with `{tool_call}` for its JSON object."""
     tool: str | None = None
@@ -104,6 +106,13 @@ class PromptFormat(BaseModel):
     def _check_system_in_last_user(cls, value: bool, info: ValidationInfo) -> bool:
         if value and not info.data.get("system_in_user", True):
             raise _fault("`system_in_last_user` needs `system_in_user: true`; set it, or drop `system_in_last_user`")
+        return value
+
+    @field_validator("tools_in_first_user")
+    @classmethod
+    def _check_tools_in_first_user(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and info.data.get("tools_list", "") is None:
+            raise _fault("`tools_in_first_user` needs `tools_list`; add it, or drop `tools_in_first_user`")
         return value
 
     @model_validator(mode="wrap")

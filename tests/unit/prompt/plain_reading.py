@@ -48,9 +48,10 @@ def plain_reading(
         prompt += keys["user"].format(instruction="", system="", tools_list=tools_list)
     for index, message in enumerate(chat):
         host = users[-1:] if keys.get("system_in_last_user") else users[:1]
+        shelf = users[:1] if keys.get("tools_in_first_user") else users[-1:]
         values = {
             "system": system if [index] == host else "",
-            "tools_list": keys["tools_list"].format(tools=as_json(tools)) if tools and [index] == users[-1:] else "",
+            "tools_list": keys["tools_list"].format(tools=as_json(tools)) if tools and [index] == shelf else "",
         }
         is_open = continue_final_message and index == len(chat) - 1
         prompt += rendered_message(keys, message, values, is_open)

@@ -49,6 +49,7 @@ def formats(draw: st.DrawFn) -> dict[str, Any]:
         "system_in_last_user": st.booleans() if in_user else st.just(False),
         "add_system_tags_even_if_message_is_empty": st.booleans(),
         "strip_whitespace": st.booleans(),
+        "tools_in_first_user": st.booleans() if with_tools else st.just(False),
         "later_system": st.sampled_from([None, "in_place", "user", "refuse"]),
     }
     return required | (tools if with_tools else {}) | draw(st.fixed_dictionaries({}, optional=optional))

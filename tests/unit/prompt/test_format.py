@@ -35,6 +35,7 @@ FAULTS = [
     ({"system": "{instruction}{system}"}, "system", "`{system}` is no placeholder", BRACES),
     ({"user": "{system}{instruction}"}, "user", "`{system}` needs `system_in_user: true`", BRACES),
     ({"system_in_user": True}, "user", "must contain `{system}`", "`system_in_user` is true"),
+    ({"tools_in_first_user": True}, "tools_in_first_user", "needs `tools_list`", "add it, or drop"),
     ({"system_in_last_user": True}, "system_in_last_user", "needs `system_in_user: true`", "set it, or drop"),
     (TOOLS | {"user": "{instruction}"}, "user", "must contain `{tools_list}`", "`tools_list` is set"),
     ({"user": "{instruction}{tools_list}"}, "user", "`{tools_list}` needs the key `tools_list`", BRACES),
@@ -112,6 +113,7 @@ def test_defaults() -> None:
         "later_system": None,
         "strip_whitespace": True,
         "tools_list": None,
+        "tools_in_first_user": False,
         "tool_calls": None,
         "tool": None,
     }
