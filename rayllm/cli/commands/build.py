@@ -8,7 +8,6 @@ import click
 
 from rayllm import __version__
 from rayllm.cli.shared.application import IMPORT_PATH, inlined_file
-from rayllm.config import ModelConfig
 from rayllm.config.yaml import dump_yaml
 from rayllm.deploy.kuberay.options import (
     ManifestOptions,
@@ -131,21 +130,14 @@ def command(ctx: click.Context, /, file: Path, kuberay: bool, **options: Any) ->
 def _ray_service(
     file: Path, engine: str = "cuda", image: str = "", paths: dict[str, str] | None = None, **options: Any
 ) -> str:
-    from rayllm.cluster.placement import place
-
     serve_config, on_cpu = inlined_file(file), engine == "cpu"
-
-    def placed(model: ModelConfig) -> Any:
-        placement = place(model, on_cpu)
-        return placement.bundles, placement.strategy
-
     for here, there in (paths or {}).items():
         folder = str(Path(here).resolve())
         if relocate_paths(serve_config, folder, "") == serve_config:
             raise click.BadParameter(f"no path in {file} is below {here}.", param_hint="--path")
         serve_config = relocate_paths(serve_config, folder, there)
     image = image or f"rayllm:{__version__}{'-cpu' if on_cpu else ''}"
-    text = render_manifest(serve_config, placed, ManifestOptions(image, **options))
+    text = render_manifest(serve_config, on_cpu, ManifestOptions(image, **options))
     for application in serve_config["applications"]:
         if application.get("import_path") != IMPORT_PATH:
             click.echo(f"Application {application.get('name')} is not RayLLM's: no pods are planned for it.", err=True)

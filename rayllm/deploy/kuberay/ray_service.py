@@ -3,11 +3,11 @@
 Source: https://docs.ray.io/en/master/kuberay/references/api.html (KubeRay 1.7.0)
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rayllm.cluster.placement import place
 from rayllm.config import ModelConfig
-from rayllm.config.scaling import Bundle
 from rayllm.config.yaml import dump_yaml
 from rayllm.core.errors import ConfigError
 from rayllm.deploy.kuberay.options import ManifestOptions, memory_bytes
@@ -29,19 +29,16 @@ _UPGRADE_STEPS = {"maxSurgePercent": 25, "stepSizePercent": 25, "intervalSeconds
 # Idle pods are kept this long, since starting one takes minutes.
 _IDLE_TIMEOUT_S = 300
 
-Place = Callable[[ModelConfig], tuple[Sequence[Bundle], str]]
-"""Returns bundles and strategy of the placement group of a model's replica."""
 
-
-def render_manifest(serve_config: Mapping[str, Any], place: Place, options: ManifestOptions) -> str:
+def render_manifest(serve_config: Mapping[str, Any], cpu_engine: bool, options: ManifestOptions) -> str:
     """Render a serve config with inline models as a manifest for `kubectl apply -f -`.
 
-    Raises:
-        ConfigError: an option is invalid or has no effect, or a model fits on no node.
+    `cpu_engine` says that the image has vLLM's CPU build. Raises ConfigError if an option is invalid or has no effect,
+    or a model fits on no node.
     """
     options.validate()
     _check_variables(serve_config, options)
-    documents = [_merged(_ray_service(with_public_proxies(serve_config), place, options), options.patch)]
+    documents = [_merged(_ray_service(with_public_proxies(serve_config), cpu_engine, options), options.patch)]
     if options.account_annotations:
         documents.insert(0, _service_account(options))
     return "---\n".join(dump_yaml(document, literal=True) for document in documents)
@@ -68,11 +65,11 @@ def _check_variables(serve_config: Mapping[str, Any], options: ManifestOptions) 
         )
 
 
-def _ray_service(serve_config: dict[str, Any], place: Place, options: ManifestOptions) -> dict[str, Any]:
+def _ray_service(serve_config: dict[str, Any], cpu_engine: bool, options: ManifestOptions) -> dict[str, Any]:
     models = [(raw, ModelConfig.model_validate(raw)) for raw in models_in(serve_config)]
     if not models:
         raise ConfigError("applications: none of them is RayLLM's, so there is no model to plan a cluster for.")
-    demands = [Demand(model, *place(model)) for _, model in models]
+    demands = [Demand(model, place(model, cpu_engine)) for _, model in models]
     groups, own = worker_groups(demands, options.gpus_per_node)
     _check_memory(list(zip(demands, own, strict=True)), options)
     if routers := _routers(groups, options):

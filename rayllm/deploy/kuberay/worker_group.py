@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from rayllm.cluster.placement import Placement
 from rayllm.config import ModelConfig
-from rayllm.config.scaling import Bundle
 from rayllm.core.errors import ConfigError
 
 HEAD, CPU, ROUTER = "head", "cpu", "router"
@@ -15,30 +15,29 @@ HEAD, CPU, ROUTER = "head", "cpu", "router"
 
 @dataclass(frozen=True)
 class Demand:
-    """A model, and the bundles (the replica actor's first) and the strategy of one replica's placement group."""
+    """A model, and the placement group of one replica."""
 
     model: ModelConfig
-    bundles: Sequence[Bundle]
-    strategy: str
+    placement: Placement
 
     def total(self, resource: str) -> float:
         """Amount of a resource in all bundles of one replica."""
-        return sum(bundle.get(resource, 0) for bundle in self.bundles)
+        return self.placement.total().get(resource, 0)
 
     def largest(self, resource: str) -> float:
         """Largest amount of a resource in one bundle."""
-        return max(bundle.get(resource, 0) for bundle in self.bundles)
+        return max(bundle.get(resource, 0) for bundle in self.placement.bundles)
 
     @property
     def accelerator(self) -> str | None:
         """Ray's accelerator type that the bundles require."""
-        names = (name.partition(":") for bundle in self.bundles for name in bundle)
+        names = (name.partition(":") for name in self.placement.total())
         return next((kind for head, _, kind in names if head == "accelerator_type"), None)
 
     @property
     def custom(self) -> tuple[str, ...]:
         """Custom resources, which nodes have only if configured."""
-        names = dict.fromkeys(name for bundle in self.bundles for name in bundle)
+        names = self.placement.total()
         return tuple(n for n in names if n not in ("CPU", "GPU", "memory") and not n.startswith("accelerator_type:"))
 
     @property
@@ -119,7 +118,7 @@ def worker_group(demand: Demand, gpus_per_node: int) -> WorkerGroup:
     share = demand.total("GPU")
     # Several replicas if each uses a fraction of a GPU.
     per_pod = max(1, int(gpus / share)) if hosts == 1 and share else 1
-    spread = demand.strategy == "STRICT_SPREAD"
+    spread = demand.placement.strategy == "STRICT_SPREAD"
     cpus = demand.largest("CPU") if spread else demand.total("CPU")
     custom = {name: math.ceil(per_pod * demand.total(name)) for name in demand.custom}
     kind = demand.accelerator if gpus else CPU
@@ -138,14 +137,15 @@ def worker_group(demand: Demand, gpus_per_node: int) -> WorkerGroup:
 def _layout(demand: Demand, gpus_per_node: int) -> tuple[int, int]:
     """GPUs per pod, and pods per replica."""
     gpus = demand.total("GPU")
-    if demand.strategy == "STRICT_SPREAD":
-        return math.ceil(demand.largest("GPU")), len(demand.bundles)
+    strategy = demand.placement.strategy
+    if strategy == "STRICT_SPREAD":
+        return math.ceil(demand.largest("GPU")), len(demand.placement.bundles)
     if gpus <= gpus_per_node:
         return math.ceil(gpus), 1
     stages = demand.model.pipeline_parallel_size
     stage_gpus = gpus / stages
-    if demand.strategy == "STRICT_PACK" or stage_gpus > gpus_per_node:
-        on_one_node = gpus if demand.strategy == "STRICT_PACK" else stage_gpus
+    if strategy == "STRICT_PACK" or stage_gpus > gpus_per_node:
+        on_one_node = gpus if strategy == "STRICT_PACK" else stage_gpus
         raise ConfigError(
             f"model `{demand.model.model_id}`: one replica needs {on_one_node:g} GPUs on one node, and --gpus-per-node "
             f"is {gpus_per_node}.\nhint: raise it, or split the model into stages (pipeline_parallelism.degree)."

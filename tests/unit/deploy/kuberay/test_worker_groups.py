@@ -15,8 +15,7 @@ from rayllm.deploy.kuberay.worker_group import Demand, WorkerGroup, worker_group
 def demand(cpu_engine: bool = False, model_id: str = "m", **keys: Any) -> Demand:
     """A model's demand, with the placement that a cluster would use."""
     model = ModelConfig.model_validate({"model_loading_config": {"model_id": model_id}, **keys})
-    placement = place(model, cpu_engine)
-    return Demand(model, placement.bundles, placement.strategy)
+    return Demand(model, place(model, cpu_engine))
 
 
 def parallel(tensor: int, stages: int = 1, **keys: Any) -> dict[str, Any]:
