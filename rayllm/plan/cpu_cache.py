@@ -4,9 +4,10 @@ from bisect import bisect_right
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from rayllm.core.errors import ConfigError
 from rayllm.plan.cache_layout import CacheLayout, cache_layout
-from rayllm.plan.cpu import memory_bytes
 from rayllm.plan.gpus import GIB, in_gib
 from rayllm.plan.kv_cache import CacheSettings
 from rayllm.plan.measure import Measured
@@ -66,9 +67,9 @@ def longest_request(layout: CacheLayout, room: int) -> int:
     return layout.block * bisect_right(lengths, room, key=lambda tokens: layout.bytes_of(tokens, tokens))
 
 
-def free_memory(process: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+def free_memory(groups: Path = Path("/sys/fs/cgroup")) -> int:
     """Bytes of memory that new programs can have on this machine, within the limit of the control group."""
-    free = [_available(process)]
+    free = [psutil.virtual_memory().available]
     for limit, usage in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
@@ -76,14 +77,6 @@ def free_memory(process: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgro
         with suppress(OSError, ValueError):  # no such group, or "max"
             free.append(int((groups / limit).read_text()) - int((groups / usage).read_text()) + _cached(groups / limit))
     return max(0, min(free))
-
-
-def _available(process: Path) -> int:
-    with suppress(OSError, ValueError, IndexError):
-        for line in (process / "meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return memory_bytes()
 
 
 def _cached(limit: Path) -> int:

@@ -6,6 +6,7 @@ import pytest
 
 from rayllm.config import LocalSource
 from rayllm.core.errors import ConfigError
+from rayllm.plan.cpu import memory_bytes
 from rayllm.plan.cpu_cache import BLOCK, cache_bytes, free_memory
 from rayllm.plan.gpus import GIB
 from rayllm.plan.measure import measure
@@ -45,14 +46,11 @@ def test_a_model_that_cannot_be_measured_gets_some(free: int, found: int) -> Non
     assert cache_bytes(None, free, None, 256) == found
 
 
-def folders(root: Path, available: str, groups: dict[str, str]) -> tuple[Path, Path]:
-    process, group = root / "proc", root / "cgroup"
-    process.mkdir()
-    (process / "meminfo").write_text(f"MemTotal:  9000 kB\n{available}")
-    for name, text in groups.items():
-        (group / name).parent.mkdir(parents=True, exist_ok=True)
-        (group / name).write_text(text)
-    return process, group
+def write(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
 
 
 OLD = "memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"
@@ -61,24 +59,16 @@ OLD = "memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/me
 @pytest.mark.parametrize(
     ("groups", "found"),
     [
-        ({}, 4096_000),
-        ({"memory.max": "max", "memory.current": "5", "memory.stat": ""}, 4096_000),
         ({"memory.max": "1000", "memory.current": "700", "memory.stat": "anon 9\ninactive_file 50\n"}, 350),
         ({"memory.max": "1000", "memory.current": "1700", "memory.stat": ""}, 0),
         (dict(zip(OLD, ("2000", "500", "total_inactive_file 100\n"), strict=True)), 1600),
-        ({"memory.max": "nonsense", "memory.current": "5", "memory.stat": ""}, 4096_000),
     ],
 )
-def test_the_free_memory_is_that_of_the_machine_and_its_group(
-    tmp_path: Path, groups: dict[str, str], found: int
-) -> None:
-    assert free_memory(*folders(tmp_path, "MemAvailable:  4000 kB\n", groups)) == found
+def test_the_free_memory_is_within_the_limit_of_the_group(tmp_path: Path, groups: dict[str, str], found: int) -> None:
+    assert free_memory(write(tmp_path, groups)) == found
 
 
-@pytest.mark.parametrize("available", ["", "MemAvailable: lots\n", "MemAvailable:\n"])
-def test_an_unknown_amount_is_all_memory(tmp_path: Path, available: str) -> None:
-    assert free_memory(*folders(tmp_path, available, {})) > 4096_000
-
-
-def test_this_machine_has_free_memory() -> None:
-    assert free_memory() > 0
+@pytest.mark.parametrize("limit", [None, "max", "nonsense", f"{1 << 60}"])
+def test_without_a_lower_limit_the_free_memory_is_the_machines(tmp_path: Path, limit: str | None) -> None:
+    groups = {"memory.max": limit, "memory.current": "5", "memory.stat": ""} if limit else {}
+    assert 0 < free_memory(write(tmp_path, groups)) < memory_bytes()
