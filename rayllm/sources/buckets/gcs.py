@@ -33,7 +33,7 @@ class GcsBucket(Bucket):
         super().__init__(name, source)
         self._lock = threading.Lock()
         self._emulator = os.environ.get("STORAGE_EMULATOR_HOST")
-        self._credentials, self._project = self._default_credentials(source.anonymous)
+        self._credentials = self._default_credentials(source.anonymous)
 
     def list_objects(self, prefix: str) -> list[Item]:
         from google.cloud.storage.retry import DEFAULT_RETRY
@@ -89,20 +89,19 @@ class GcsBucket(Bucket):
             raise self._missing(self.uri())
         return filesystem
 
-    def _default_credentials(self, anonymous: bool) -> tuple[Any, str | None]:
-        """Application default credentials and their project; None for anonymous requests."""
+    def _default_credentials(self, anonymous: bool) -> Any:
+        """Application default credentials; None for anonymous requests."""
         if anonymous or self._emulator:
-            return None, None
+            return None
         import google.auth
         from google.auth.exceptions import DefaultCredentialsError
 
         try:
-            credentials, project = google.auth.default(scopes=[_READ_ONLY])
+            return google.auth.default(scopes=[_READ_ONLY])[0]
         except DefaultCredentialsError as error:
             if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
                 raise SourceError(f"{self.uri()}: GOOGLE_APPLICATION_CREDENTIALS cannot be used: {error}") from None
-            return None, None
-        return credentials, project
+            return None
 
     @cached_property
     def _client(self) -> Any:
@@ -110,7 +109,8 @@ class GcsBucket(Bucket):
         from google.cloud.storage import Client
 
         credentials = self._credentials or AnonymousCredentials()  # type: ignore[no-untyped-call]
-        return Client(project=self._project or "none", credentials=credentials)
+        # The project matters for new buckets only.
+        return Client(project="none", credentials=credentials)
 
     def _missing(self, uri: str) -> SourceError:
         return SourceError(f"{uri}: there is no bucket `{self._name}`; check its name.")
