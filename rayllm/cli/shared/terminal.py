@@ -24,8 +24,8 @@ class FileError(RayLLMError):
     """A file cannot be written."""
 
 
-def write_files(contents: Mapping[Path, str | bytes], force: bool = False) -> None:
-    """Write files, all or none; missing folders are created, and strings are written as UTF-8.
+def write_files(contents: Mapping[Path, str], force: bool = False) -> None:
+    """Write files, all or none; missing folders are created, and the text is UTF-8.
 
     Raises FileError if a file exists and `force` is not set, or its folder is not writable.
     """
@@ -46,11 +46,11 @@ def write_files(contents: Mapping[Path, str | bytes], force: bool = False) -> No
             os.unlink(temporary)
 
 
-def _beside(path: Path, content: str | bytes) -> str:
+def _beside(path: Path, content: str) -> str:
     """Write a temporary file in the same folder; returns its name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        file.write(content.encode())
     os.chmod(file.name, 0o644)
     return file.name
 
