@@ -23,8 +23,8 @@ from ray.exceptions import RayError
 
 from rayllm.batch.config import Checkpoint, RequestProcessorConfig, pool_size
 from rayllm.batch.execution.callback import StoppedError, stop
-from rayllm.batch.files.jsonl import LONGEST_LINE, Fault, Line, bounded, check, read
-from rayllm.batch.files.results import PARTS, Counts, answered, count_results, write_part, write_results
+from rayllm.batch.files.jsonl import LONGEST_LINE, Counts, Fault, Line, bounded, check, read
+from rayllm.batch.files.results import PARTS, answered, count_results, write_part, write_results
 from rayllm.batch.processors.kinds import DEFAULT_MAX_PENDING, REQUEST_STAGE, RequestProcessor
 from rayllm.batch.stages.request import DeployedRequestStage
 from rayllm.core.errors import ClusterError, ConfigError, RayLLMError, StorageError

@@ -46,6 +46,15 @@ class Line:
     body: dict[str, Any]
 
 
+@dataclass
+class Counts:
+    """Requests of a job: total, completed and failed."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
 def bounded(file: BinaryIO, longest: int) -> Iterator[bytes]:
     """Lines of a file, each cut just above `longest` bytes."""
     while line := file.readline(longest + 2):

@@ -6,29 +6,19 @@ import tempfile
 import uuid
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayllm.batch.files.jsonl import ERRORS, OUTPUT, Fault, Line, response_line
+from rayllm.batch.files.jsonl import ERRORS, OUTPUT, Counts, Fault, Line, response_line
 from rayllm.batch.rows import ERROR
 from rayllm.sources.storage import Folder
 
 PARTS = "parts"
 """Folder of the parts, in the job's folder."""
 _MAX_OPEN_PARTS = 16
-
-
-@dataclass
-class Counts:
-    """Requests of a job: total, completed and failed."""
-
-    total: int = 0
-    completed: int = 0
-    failed: int = 0
 
 
 def write_part(folder: Folder, rows: list[dict[str, Any]]) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from rayllm.batch.files.jsonl import Counts, Fault
 from rayllm.core.endpoints import IN_BATCHES
 from rayllm.core.errors import RequestError
 
@@ -120,28 +121,11 @@ class BatchRequest(BaseModel):
         return value
 
 
-class BatchError(BaseModel):
-    """An error of a batch or of one of its lines."""
-
-    code: str
-    message: str
-    line: int | None = None
-    param: str | None = None
-
-
 class Errors(BaseModel):
     """The errors of a batch."""
 
     object: Literal["list"] = "list"
-    data: list[BatchError]
-
-
-class RequestCounts(BaseModel):
-    """Requests in a batch, by outcome."""
-
-    total: int = 0
-    completed: int = 0
-    failed: int = 0
+    data: list[Fault]
 
 
 class Batch(BaseModel):
@@ -168,7 +152,7 @@ class Batch(BaseModel):
     expired_at: int | None = None
     cancelling_at: int | None = None
     cancelled_at: int | None = None
-    request_counts: RequestCounts = RequestCounts()
+    request_counts: Counts = Field(default_factory=Counts)
     metadata: dict[str, str] | None = None
     output_lifetime_s: int | None = None
     """Seconds until the output files expire; None keeps them until they are deleted."""

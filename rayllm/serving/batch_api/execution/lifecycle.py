@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
-from rayllm.batch.files.jsonl import ERRORS, OUTPUT, Fault
+from rayllm.batch.files.jsonl import ERRORS, OUTPUT, Counts, Fault
 from rayllm.core.errors import RayLLMError, StorageError
-from rayllm.serving.batch_api.objects import FILE, Batch, BatchError, Errors, RequestCounts, new_id
+from rayllm.serving.batch_api.objects import FILE, Batch, Errors, new_id
 from rayllm.serving.batch_api.storage.batch_store import BatchStore
 from rayllm.serving.batch_api.storage.file_store import FileStore
 
@@ -29,9 +29,7 @@ _CHECK_S = _SAVE_S = 2.0
 MAX_ATTEMPTS = 3
 """Runners that may die on a batch without progress before the batch fails."""
 
-_EXPIRED = BatchError(
-    code="batch_expired", message="This request could not be executed before the completion window expired."
-)
+_EXPIRED = Fault("batch_expired", "This request could not be executed before the completion window expired.")
 
 
 @dataclass(eq=False)
@@ -60,7 +58,7 @@ class BatchLifecycle:
             status, errors = "failed", [_reason(error)]
         self._end(status, errors)
 
-    def _advance(self) -> tuple[Ending, list[BatchError]]:
+    def _advance(self) -> tuple[Ending, list[Fault]]:
         """Run all steps; returns the final state and the errors."""
         self._check_stop()
         if self._stopped_for == "cancelled" and self.batch.in_progress_at is None:
@@ -71,13 +69,13 @@ class BatchLifecycle:
             return "failed", [_runner_died()]
         job = self.open_job(self.batch)
         if faults := job.validate():
-            return "failed", [BatchError.model_validate(fault, from_attributes=True) for fault in faults]
+            return "failed", faults
         self.batch.request_counts.total = job.counts.total
         failure = self._execute(job) if self.attempt <= MAX_ATTEMPTS else _runner_died()
         self._write_files(job, failure)
         return ("failed", [failure]) if failure else (self._stopped_for or "completed", [])
 
-    def _execute(self, job: "Job") -> BatchError | None:
+    def _execute(self, job: "Job") -> Fault | None:
         """Execute the requests; returns the error that interrupted the job, if any."""
         self._check_stop()
         if self._stopped_for:
@@ -99,7 +97,7 @@ class BatchLifecycle:
                 self._saved_at = float("inf")
         return None
 
-    def _write_files(self, job: "Job", failure: BatchError | None) -> None:
+    def _write_files(self, job: "Job", failure: Fault | None) -> None:
         batch, unfinished = self.batch, _EXPIRED if self._stopped_for == "expired" else failure
         if not (unfinished or self._stopped_for):
             batch.status, batch.finalizing_at = "finalizing", batch.finalizing_at or self._now()
@@ -107,8 +105,7 @@ class BatchLifecycle:
         output, errors = batch.output_file_id or new_id(FILE), batch.error_file_id or new_id(FILE)
         batch.output_file_id, batch.error_file_id = output, errors
         self.batches.save(batch)
-        fault = Fault(unfinished.code, unfinished.message) if unfinished else None
-        batch.request_counts = RequestCounts.model_validate(job.finish(fault), from_attributes=True)
+        batch.request_counts = job.finish(unfinished)
         batch.output_file_id, batch.error_file_id = self._store(OUTPUT, output), self._store(ERRORS, errors)
 
     def _store(self, name: str, file_id: str) -> str | None:
@@ -122,19 +119,19 @@ class BatchLifecycle:
             self.files.put(content, size, f"{batch.id}_{name}", "batch_output", lifetime_s, file_id, tenant)
         return file_id
 
-    def _end(self, status: Ending, errors: list[BatchError]) -> None:
+    def _end(self, status: Ending, errors: list[Fault]) -> None:
         batch = self.batch
         batch.status, batch.errors = status, Errors(data=errors) if errors else None
         setattr(batch, f"{status}_at", self._now())
         self.batches.save(batch)
 
-    def _save_counts(self, counts: Any) -> None:
+    def _save_counts(self, counts: Counts) -> None:
         """Save the counts every few seconds. Called from the job's threads."""
         with self._saving:
             if time.monotonic() < self._saved_at + _SAVE_S:
                 return
             self._saved_at = time.monotonic()
-            self.batch.request_counts = RequestCounts.model_validate(counts, from_attributes=True)
+            self.batch.request_counts = replace(counts)
             try:
                 self.batches.save(self.batch)
             except StorageError as error:
@@ -177,20 +174,20 @@ class BatchLifecycle:
         return int(self.batches.now())
 
 
-def _runner_died() -> BatchError:
-    return BatchError(
-        code="batch_runner_died",
-        message=f"The process of this batch died {MAX_ATTEMPTS} times without progress, so the remaining requests were "
+def _runner_died() -> Fault:
+    return Fault(
+        "batch_runner_died",
+        f"The process of this batch died {MAX_ATTEMPTS} times without progress, so the remaining requests were "
         "not executed. The node may lack memory, or a request may crash the process: see the service's log, and send "
         "the batch again in smaller parts.",
     )
 
 
-def _reason(error: Exception) -> BatchError:
+def _reason(error: Exception) -> Fault:
     """An exception as an error for clients."""
     if isinstance(error, RayLLMError):
-        return BatchError(code=error.code or error.type, message=error.message, param=error.param)
+        return Fault(error.code or error.type, error.message, param=error.param)
     if isinstance(error, MemoryError):
-        return BatchError(code="out_of_memory", message="The file takes too much memory; send it in smaller parts.")
+        return Fault("out_of_memory", "The file takes too much memory; send it in smaller parts.")
     logger.error("Unexpected error of a batch", exc_info=error)
-    return BatchError(code="server_error", message="The service failed on this batch; its log says why.")
+    return Fault("server_error", "The service failed on this batch; its log says why.")

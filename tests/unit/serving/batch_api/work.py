@@ -11,29 +11,11 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, BinaryIO
 
+from rayllm.batch.files.jsonl import Counts, Fault
 from rayllm.serving.batch_api.execution.lifecycle import BatchLifecycle
 from rayllm.serving.batch_api.objects import Batch
 from rayllm.serving.batch_api.storage.stores import Stores
 from rayllm.sources.storage import Folder
-
-
-@dataclass(frozen=True)
-class Fault:
-    """As a job's."""
-
-    code: str
-    message: str
-    line: int | None = None
-    param: str | None = None
-
-
-@dataclass
-class Counts:
-    """As a job's."""
-
-    total: int = 0
-    completed: int = 0
-    failed: int = 0
 
 
 class KilledError(BaseException):
