@@ -39,10 +39,29 @@ def created_at(name: str) -> float:
     return int(name[-32:-20], 16) / 1000
 
 
-class Expiry(BaseModel):
-    """`expires_after` of a file. Source: https://platform.openai.com/docs/api-reference/files/create"""
+class _Fields(BaseModel):
+    """Fields that a client sends."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def parse(cls, fields: dict[str, Any], name: str = "{}") -> Self:
+        """Validate fields, which clients know by `name`. Raises RequestError for the first field that is invalid."""
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            details = error.errors(include_url=False, include_input=False)[0]
+        field = name.format(".".join(map(str, details["loc"])))[:200]
+        if details["type"] == "extra_forbidden":
+            raise RequestError(f"`{field}` is not a known field; use {', '.join(cls.model_fields)}.", field)
+        if details["type"] == "missing":
+            raise RequestError(f"`{field}` is required.", field)
+        message = details["msg"].removeprefix("Value error, ")
+        raise RequestError(f"`{field}`: {message[0].lower() + message[1:]}.", field)
+
+
+class Expiry(_Fields):
+    """`expires_after` of a file. Source: https://platform.openai.com/docs/api-reference/files/create"""
 
     anchor: Literal["created_at"]
     seconds: int = Field(ge=3600, le=30 * 86400)
@@ -68,24 +87,14 @@ class File(BaseModel):
         return self.model_dump(mode="json", exclude={"tenant"})
 
 
-class BatchRequest(BaseModel):
+class BatchRequest(_Fields):
     """The body of `POST /v1/batches`. Source: https://platform.openai.com/docs/api-reference/batch/create"""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     input_file_id: str
     endpoint: str
     completion_window: str
     metadata: dict[str, str] | None = None
     output_expires_after: Expiry | None = None
-
-    @classmethod
-    def parse(cls, body: dict[str, Any]) -> Self:
-        """Validate a request's body. Raises RequestError if a field is invalid."""
-        try:
-            return cls.model_validate(body)
-        except ValidationError as error:
-            raise _request_error(error) from None
 
     @property
     def window_s(self) -> int:
@@ -171,15 +180,3 @@ class Batch(BaseModel):
         # The ids of the output files are assigned before the files exist.
         early = () if self.has_ended else ("output_file_id", "error_file_id")
         return self.model_dump(mode="json", exclude=_INTERNAL) | dict.fromkeys(early)
-
-
-def _request_error(error: ValidationError) -> RequestError:
-    """The first validation error, with the field's name."""
-    details = error.errors(include_url=False, include_input=False)[0]
-    field = ".".join(str(part) for part in details["loc"])[:200]
-    if details["type"] == "extra_forbidden":
-        return RequestError(f"`{field}` is not a known field; use {', '.join(BatchRequest.model_fields)}.", field)
-    if details["type"] == "missing":
-        return RequestError(f"`{field}` is required.", field)
-    message = details["msg"].removeprefix("Value error, ")
-    return RequestError(f"`{field}`: {message[0].lower() + message[1:]}.", field)

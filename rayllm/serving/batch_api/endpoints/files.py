@@ -1,11 +1,9 @@
 """OpenAI's Files API. Source: https://platform.openai.com/docs/api-reference/files"""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
-from pydantic import ValidationError
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -44,9 +42,8 @@ class FilesApi:
         async with self._quota.upload() as grow:
             form = await _read_form(request, self._max_file_bytes, grow)
             try:
-                upload = _Upload.from_form(form, self._max_file_bytes)
-                tenant = caller_of(request.scope).tenant
-                file = await in_thread(self._files.put, **vars(upload), tenant=tenant)
+                upload = _upload(form, self._max_file_bytes)
+                file = await in_thread(self._files.put, *upload, tenant=caller_of(request.scope).tenant)
             finally:
                 await form.close()
         return JSONResponse(file.public())
@@ -94,32 +91,25 @@ def _chunks(content: "NativeFile") -> Iterator[bytes]:
             yield chunk
 
 
-@dataclass(frozen=True)
-class _Upload:
-    """An uploaded file. Large content is in a temporary file of this node until the form is closed."""
+def _upload(form: FormData, limit: int) -> tuple[BinaryIO, int, str, str, int | None]:
+    """The content of an uploaded file, its size, name and purpose, and its lifetime in seconds.
 
-    content: BinaryIO
-    size: int
-    filename: str
-    purpose: str
-    lifetime_s: int | None
-
-    @classmethod
-    def from_form(cls, form: FormData, limit: int) -> Self:
-        """Validate a form. Raises RequestError for a wrong field, or BodyTooLargeError above `limit` bytes."""
-        for name in form.keys() - {"file", "purpose", *_EXPIRES}:
-            raise RequestError(f"`{name[:100]}` is not a known field.", name[:100])
-        file, purpose = form.get("file"), form.get("purpose")
-        if not isinstance(file, UploadFile):
-            raise RequestError("`file` must be a file, with its name.", "file")
-        if purpose not in CLIENTS_PURPOSES:
-            raise RequestError(f"`purpose` must be one of {', '.join(CLIENTS_PURPOSES)}.", "purpose")
-        if not file.size:
-            raise RequestError("`file` is empty.", "file")
-        if file.size > limit:
-            raise _too_large(limit)
-        name = (file.filename or "file").replace("\\", "/").rpartition("/")[2][:_MAX_NAME]
-        return cls(file.file, file.size, name, str(purpose), _lifetime(form))
+    Large content is in a temporary file of this node until the form is closed. Raises RequestError for a wrong field,
+    or BodyTooLargeError above `limit` bytes.
+    """
+    for name in form.keys() - {"file", "purpose", *_EXPIRES}:
+        raise RequestError(f"`{name[:100]}` is not a known field.", name[:100])
+    file, purpose = form.get("file"), form.get("purpose")
+    if not isinstance(file, UploadFile):
+        raise RequestError("`file` must be a file, with its name.", "file")
+    if purpose not in CLIENTS_PURPOSES:
+        raise RequestError(f"`purpose` must be one of {', '.join(CLIENTS_PURPOSES)}.", "purpose")
+    if not file.size:
+        raise RequestError("`file` is empty.", "file")
+    if file.size > limit:
+        raise _too_large(limit)
+    name = (file.filename or "file").replace("\\", "/").rpartition("/")[2][:_MAX_NAME]
+    return file.file, file.size, name, str(purpose), _lifetime(form)
 
 
 async def _read_form(request: Request, limit: int, grow: Callable[[int], None]) -> FormData:
@@ -156,12 +146,7 @@ def _lifetime(form: FormData) -> int | None:
     anchor, seconds = (form.get(name) for name in _EXPIRES)
     if anchor is None and seconds is None:
         return None
-    try:
-        return Expiry.model_validate({"anchor": anchor, "seconds": seconds}).seconds
-    except ValidationError as error:
-        details = error.errors(include_url=False, include_input=False)[0]
-        param = f"expires_after[{details['loc'][0]}]"
-        raise RequestError(f"`{param}`: {details['msg'][0].lower()}{details['msg'][1:]}.", param) from None
+    return Expiry.parse({"anchor": anchor, "seconds": seconds}, "expires_after[{}]").seconds
 
 
 def _too_large(limit: int) -> BodyTooLargeError:
