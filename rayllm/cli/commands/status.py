@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 # Between the two token counts of a rate.
 _SAMPLE_S = 1.0
-_Name = tuple[str, str]
+_Rates = dict[str, float | None]
+_View = list[tuple["ModelReport", _Rates]]
 _COLUMNS = [
     *("model", "status", "replicas", "ongoing", "waiting", "requests/s", "refused/s"),
     *("first token", "tokens/s", "cached", "KV cache", "adapters"),
@@ -50,7 +51,7 @@ def command(address: str, watch: bool, interval: float, as_json: bool) -> None:
             return
 
 
-def _views(interval: float) -> Iterator[tuple[list[ModelReport], dict[_Name, _Rates]]]:
+def _views(interval: float) -> Iterator[_View]:
     """Reports, each with the rates since the previous report."""
     from rayllm.serving.cluster.status_report import report
 
@@ -59,86 +60,72 @@ def _views(interval: float) -> Iterator[tuple[list[ModelReport], dict[_Name, _Ra
         time.sleep(interval)
         models = report()
         elapsed = time.monotonic() - reported_at
-        yield models, {_name(model): _rates(model, previous.get(_name(model), model), elapsed) for model in models}
+        yield [(model, _rates(model, previous.get(_name(model), model), elapsed)) for model in models]
         previous, reported_at = {_name(model): model for model in models}, reported_at + elapsed
 
 
-@dataclass(frozen=True)
-class _Rates:
-    """What happened between two reports.
-
-    Attributes:
-        first_token_s: mean time to first token; None without a request.
-        cached_share: the share of the prompts' tokens that were in a KV cache; None without a prompt.
-    """
-
-    requests_per_s: float
-    refused_per_s: float
-    tokens_per_s: float
-    first_token_s: float | None
-    cached_share: float | None
-
-
 def _rates(model: ModelReport, previous: ModelReport, elapsed: float) -> _Rates:
+    """What happened between two reports. Without a request or a prompt, there are no means: these are None."""
     counted = model.totals.since(previous.totals)
-    return _Rates(
-        round(counted.requests / elapsed, 1),
-        round(counted.refused / elapsed, 1),
-        round(max(0.0, (_tokens(model) - _tokens(previous)) / elapsed), 1),
-        round(counted.first_token_s / counted.first_tokens, 6) if counted.first_tokens else None,
-        round(counted.cached_tokens / counted.prompt_tokens, 3) if counted.prompt_tokens else None,
-    )
+    return {
+        "requests_per_s": round(counted.requests / elapsed, 1),
+        "refused_per_s": round(counted.refused / elapsed, 1),
+        "tokens_per_s": round(max(0.0, (_tokens(model) - _tokens(previous)) / elapsed), 1),
+        "first_token_s": round(counted.first_token_s / counted.first_tokens, 6) if counted.first_tokens else None,
+        "cached_share": round(counted.cached_tokens / counted.prompt_tokens, 3) if counted.prompt_tokens else None,
+    }
 
 
 def _tokens(model: ModelReport) -> int:
     return sum(each.generated_tokens for each in model.running)
 
 
-def _name(model: ModelReport) -> _Name:
+def _name(model: ModelReport) -> tuple[str, str]:
     """Application and model id, since two applications may share an id."""
     return model.application, model.model_id
 
 
-def _printed(views: Iterator[Any], again: bool, as_json: bool) -> None:
-    for models, rates in views:
+def _printed(views: Iterator[_View], again: bool, as_json: bool) -> None:
+    for view in views:
         if as_json:
-            click.echo(json.dumps({"models": [{**asdict(one), **asdict(rates[_name(one)])} for one in models]}))
+            click.echo(json.dumps({"models": [asdict(model) | rates for model, rates in view]}))
         else:
-            click.echo(_text(models, rates) + ("\n" if again else ""))
+            click.echo(_text(view) + ("\n" if again else ""))
         sys.stdout.flush()
         if not again:
             return
 
 
-def _live(views: Iterator[Any]) -> None:
+def _live(views: Iterator[_View]) -> None:
     from rich.live import Live
     from rich.text import Text
 
     with Live(auto_refresh=False) as live:
-        for models, rates in views:
-            live.update(Text(_text(models, rates)), refresh=True)
+        for view in views:
+            live.update(Text(_text(view)), refresh=True)
 
 
-def _text(models: Sequence[ModelReport], rates: dict[_Name, _Rates]) -> str:
-    if not models:
+def _text(view: _View) -> str:
+    if not view:
         return "Nothing is served by RayLLM in this cluster."
-    rows = [_row(model, rates[_name(model)]) for model in models]
-    return "\n".join([table(_COLUMNS, rows), *(line for model in models for line in _lines(model))])
+    rows = [_row(*each) for each in view]
+    return "\n".join([table(_COLUMNS, rows), *(line for model, _ in view for line in _lines(model))])
 
 
 def _row(model: ModelReport, recent: _Rates) -> list[str]:
     running = model.running
+    first_token_s, cached_share = recent["first_token_s"], recent["cached_share"]
     return [
         model.model_id,
         model.status.lower(),
         f"{len(running)}/{model.target}",
         str(sum(each.ongoing for each in running)),
         str(model.waiting),
-        f"{recent.requests_per_s:.1f}",
-        f"{recent.refused_per_s:.1f}",
-        "-" if recent.first_token_s is None else f"{1000 * recent.first_token_s:.0f} ms",
-        f"{recent.tokens_per_s:.1f}",
-        "-" if recent.cached_share is None else f"{recent.cached_share:.0%}",
+        f"{recent['requests_per_s']:.1f}",
+        f"{recent['refused_per_s']:.1f}",
+        "-" if first_token_s is None else f"{1000 * first_token_s:.0f} ms",
+        f"{recent['tokens_per_s']:.1f}",
+        "-" if cached_share is None else f"{cached_share:.0%}",
         f"{max((each.kv_use for each in running), default=0):.0%}",
         ", ".join(sorted({name.rpartition(":")[2] for each in running for name in each.adapters})) or "-",
     ]
