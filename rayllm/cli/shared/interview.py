@@ -14,7 +14,7 @@ from rayllm.config.scaling import accelerator_types, canonical_accelerator
 from rayllm.core.errors import ClusterError, ConfigError, SourceError
 from rayllm.plan.authoring import advice
 from rayllm.plan.authoring.profile import ModelProfile, profile_by_name, profile_model
-from rayllm.plan.authoring.rendering import Answers, Lora, Scaling, model_config
+from rayllm.plan.authoring.rendering import Answers, Lora, model_config
 from rayllm.plan.cpu import memory_bytes, this_cpu
 from rayllm.plan.fit import Fit
 from rayllm.plan.gpus import GPUS, Gpu, find_gpu
@@ -199,7 +199,7 @@ class Interview:
         sequences = options.sequences or (advice.recommended_sequences(fit, context) if fit else None)
         return replace(answers, context=context, sequences=sequences)
 
-    def _scaling(self, on_cpu: bool) -> Scaling | None:
+    def _scaling(self, on_cpu: bool) -> dict[str, int] | None:
         options = self._options
         minimum, maximum, target = options.min_replicas, options.max_replicas, options.target
         if (minimum, maximum, target) == (None, None, None) and self._confirm("Configure autoscaling?"):
@@ -212,7 +212,8 @@ class Interview:
         maximum = max(minimum, _MAX_REPLICAS) if maximum is None else maximum
         if minimum > maximum:
             raise click.UsageError(f"--min-replicas {minimum} is more than --max-replicas {maximum}.")
-        return Scaling(minimum, maximum, target or None)
+        targets = {"target_ongoing_requests": target} if target else {}
+        return {"min_replicas": minimum, "max_replicas": maximum, **targets}
 
     def _text(self, prompt: str, default: str | None, option: str) -> str:
         if self._is_interactive:

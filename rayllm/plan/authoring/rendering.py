@@ -1,6 +1,6 @@
 """The user's decisions about a model to be served, and the YAML files that express them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -35,15 +35,6 @@ class Lora:
 
 
 @dataclass(frozen=True)
-class Scaling:
-    """Limits for the number of replicas, and the ongoing requests that each should have."""
-
-    min_replicas: int
-    max_replicas: int
-    target_ongoing_requests: int | None = None
-
-
-@dataclass(frozen=True)
 class Answers:
     """All decisions.
 
@@ -51,6 +42,7 @@ class Answers:
         accelerator: Ray's accelerator type; None is any GPU, or the CPU.
         context: most tokens of prompt and completion together; None is vLLM's default.
         sequences: most sequences in a batch; None is vLLM's default.
+        scaling: keys of `autoscaling_config`.
     """
 
     accelerator: str | None
@@ -59,7 +51,7 @@ class Answers:
     context: int | None = None
     sequences: int | None = None
     lora: Lora | None = None
-    scaling: Scaling | None = None
+    scaling: Mapping[str, int] | None = None
     on_cpu: bool = False
 
     def engine_settings(self, measured: Measured) -> EngineSettings:
@@ -177,10 +169,7 @@ def _hardware(profile: ModelProfile, answers: Answers) -> Iterator[_Section]:
 def _running(profile: ModelProfile, answers: Answers) -> Iterator[_Section]:
     if lora := answers.lora:
         yield {"lora_config": {"dynamic_lora_loading_path": lora.path, "max_num_adapters_per_replica": lora.slots}}
-    if scaling := answers.scaling:
-        numbers: dict[str, Any] = {"min_replicas": scaling.min_replicas, "max_replicas": scaling.max_replicas}
-        if scaling.target_ongoing_requests:
-            numbers["target_ongoing_requests"] = scaling.target_ongoing_requests
-        yield {"deployment_config": {"autoscaling_config": numbers}}
+    if answers.scaling:
+        yield {"deployment_config": {"autoscaling_config": dict(answers.scaling)}}
     if profile.is_gated:
         yield {"runtime_env": {"env_vars": {"HF_TOKEN": "${env:HF_TOKEN}"}}}
