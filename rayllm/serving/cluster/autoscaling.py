@@ -7,6 +7,7 @@ arguments. Serve bounds the result by `min_replicas` and `max_replicas`, and del
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ray.serve.config import AutoscalingContext
@@ -17,6 +18,7 @@ Recorded = Mapping[Any, float]
 """A recorded metric by replica."""
 
 
+@dataclass(frozen=True)
 class EngineLoadPolicy:
     """Number of replicas for the requests, the prompts queued in the engines, and the KV cache in use.
 
@@ -28,19 +30,11 @@ class EngineLoadPolicy:
         target_kv_use: share of the KV cache that running requests may use; None to ignore it.
     """
 
-    def __init__(
-        self,
-        max_ongoing_requests: int,
-        target_queued_tokens: float | None,
-        target_kv_use: float | None,
-        upscaling_factor: float = 1.0,
-        downscaling_factor: float = 1.0,
-    ) -> None:
-        self._full = 0.9 * max_ongoing_requests
-        self._target_tokens = target_queued_tokens
-        self._target_kv = target_kv_use
-        self._up = upscaling_factor
-        self._down = downscaling_factor
+    max_ongoing_requests: int
+    target_queued_tokens: float | None
+    target_kv_use: float | None
+    upscaling_factor: float = 1.0
+    downscaling_factor: float = 1.0
 
     def __call__(self, ctx: AutoscalingContext) -> tuple[int, dict[str, Any]]:
         """The number of replicas to run, and an empty state."""
@@ -49,8 +43,8 @@ class EngineLoadPolicy:
             # Replicas are starting. Serve itself makes the first step from zero: one replica, however long the queue.
             return target, {}
         ongoing = _recorded(ctx, "ongoing")
-        tokens = _recorded(ctx, "queued_tokens") if self._target_tokens else {}
-        kv = _recorded(ctx, "kv_use") if self._target_kv else {}
+        tokens = _recorded(ctx, "queued_tokens") if self.target_queued_tokens else {}
+        kv = _recorded(ctx, "kv_use") if self.target_kv_use else {}
         needed = max(self._for_requests(ctx, ongoing), self._for_tokens(tokens), self._for_kv(kv, ongoing))
         wanted = self._step(running, needed)
         if self._must_keep_all(ctx, ongoing, tokens):
@@ -74,7 +68,7 @@ class EngineLoadPolicy:
         """
         series = (ctx.raw_metrics or {}).get("ongoing", {})
         latest: list[float] = [points[-1].value for points in series.values() if points]
-        return max(latest, default=requests / ctx.current_num_replicas) >= self._full
+        return max(latest, default=requests / ctx.current_num_replicas) >= 0.9 * self.max_ongoing_requests
 
     def _for_tokens(self, tokens: Recorded) -> float:
         """Replicas for the prompts queued in engines.
@@ -82,22 +76,22 @@ class EngineLoadPolicy:
         Queued prompts never move to another engine, so each engine asks for at most one replica more: a long queue must
         not start replica after replica that would stand idle beside it.
         """
-        if not self._target_tokens:
+        if not self.target_queued_tokens:
             return 0.0
-        return sum(min(count / self._target_tokens, 2.0) for count in tokens.values())
+        return sum(min(count / self.target_queued_tokens, 2.0) for count in tokens.values())
 
     def _for_kv(self, kv: Recorded, ongoing: Recorded) -> float:
         """Replicas for the KV cache in use. A request alone in its engine does not count."""
-        if not self._target_kv:
+        if not self.target_kv_use:
             return 0.0
-        return sum(use / self._target_kv for replica, use in kv.items() if ongoing.get(replica, 0.0) > 1.0)
+        return sum(use / self.target_kv_use for replica, use in kv.items() if ongoing.get(replica, 0.0) > 1.0)
 
     def _step(self, running: int, needed: float) -> int:
         """Move from the running towards the needed replicas by the scaling factors, never below the need."""
         enough = math.ceil(needed)
         if needed >= running:
-            return math.ceil(running + self._up * (needed - running))
-        stepped = max(math.ceil(running - self._down * (running - needed)), enough)
+            return math.ceil(running + self.upscaling_factor * (needed - running))
+        stepped = max(math.ceil(running - self.downscaling_factor * (running - needed)), enough)
         # A small factor must not stall short of the target.
         return stepped - 1 if stepped == running > enough else stepped
 
@@ -106,7 +100,7 @@ class EngineLoadPolicy:
         if len(ongoing) < ctx.current_num_replicas and (ongoing or ctx.total_num_requests):
             return True
         waiting = sum(tokens.values()) / ctx.current_num_replicas
-        return bool(self._target_tokens) and waiting > 0.1 * (self._target_tokens or 0.0)
+        return bool(self.target_queued_tokens) and waiting > 0.1 * (self.target_queued_tokens or 0.0)
 
 
 def _recorded(ctx: AutoscalingContext, name: str) -> Recorded:
