@@ -14,6 +14,8 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+from rich.filesize import decimal
+
 from rayllm.core.errors import SourceError
 from rayllm.core.settings import settings
 from rayllm.sources.cache import locks
@@ -22,7 +24,6 @@ from rayllm.sources.errors import ChangedError
 from rayllm.sources.stores import Snapshot, Store
 from rayllm.sources.transfer import DownloadOptions, Progress
 from rayllm.sources.transfer.download import download
-from rayllm.sources.transfer.options import format_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -158,8 +159,8 @@ class Cache:
         shutil.rmtree(staging, ignore_errors=True)
         key = "RAYLLM_CACHE_MAX_GB or RAYLLM_CACHE_DIR" if self._max_bytes else "RAYLLM_CACHE_DIR"
         raise SourceError(
-            f"{snapshot.uri} needs {format_bytes(required)}, but {self._root} has room for "
-            f"{format_bytes(max(0, free))} and nothing unused to remove; free some, or see {key}."
+            f"{snapshot.uri} needs {decimal(required)}, but {self._root} has room for "
+            f"{decimal(max(0, free))} and nothing unused to remove; free some, or see {key}."
         )
 
     def _free(self, used: int) -> int:

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from rich.filesize import decimal
+
 from rayllm.core.settings import settings
 
 logger = logging.getLogger(__name__)
@@ -56,7 +58,7 @@ class LoggedProgress:
     def start(self, uri: str, size: int) -> None:
         self._uri, self._size, self._done = uri, size, 0
         self._started_at = self._logged_at = time.monotonic()
-        logger.info("Fetching %s: %s.", uri, format_bytes(size))
+        logger.info("Fetching %s: %s.", uri, decimal(size))
 
     def advance(self, count: int) -> None:
         with self._lock:
@@ -64,18 +66,9 @@ class LoggedProgress:
             now = time.monotonic()
             if now - self._logged_at > self._period_s:
                 self._logged_at = now
-                logger.info("Fetching %s: %s of %s.", self._uri, format_bytes(self._done), format_bytes(self._size))
+                logger.info("Fetching %s: %s of %s.", self._uri, decimal(self._done), decimal(self._size))
 
     def finish(self) -> None:
         seconds = max(time.monotonic() - self._started_at, 1e-3)
         if self._done == self._size:
-            logger.info("Fetched %s in %.1f s (%s/s).", self._uri, seconds, format_bytes(self._size / seconds))
-
-
-def format_bytes(count: float) -> str:
-    """Format a number of bytes for people, in powers of 1000."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.4g} GB"
+            logger.info("Fetched %s in %.1f s (%s/s).", self._uri, seconds, decimal(int(self._size / seconds)))

@@ -61,7 +61,7 @@ def test_a_bar_is_full_in_the_end(capfd: pytest.CaptureFixture[str]) -> None:
 def test_where_nobody_looks_the_log_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "rayllm"):
         follow(quiet=True)
-    assert [line.split(" in ")[0] for line in caplog.messages] == ["Fetching s3://b/m: 1 kB.", "Fetched s3://b/m"]
+    assert [line.split(" in ")[0] for line in caplog.messages] == ["Fetching s3://b/m: 1.0 kB.", "Fetched s3://b/m"]
 
 
 ADAPTERS = Path(__file__).parents[4] / "models" / "rayllm-demo" / "adapters"

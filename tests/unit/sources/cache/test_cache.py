@@ -80,7 +80,7 @@ def test_entry_in_use_is_not_evicted(budget: Cache, models: list[str]) -> None:
     unused(budget, second)
     fetch_entry(models[2])
     assert first.root.exists()
-    with pytest.raises(SourceError, match=r"needs 102 kB, but .* has room for 50 kB and nothing unused to remove"):
+    with pytest.raises(SourceError, match=r"needs 102.0 kB, but .* has room for 50.0 kB and nothing unused to remove"):
         fetch_entry(models[1])
     assert not list(first.root.parent.parent.rglob("*.part"))
 
@@ -113,7 +113,7 @@ def test_abandoned_download_is_removed(budget: Cache, models: list[str], cache_f
 def test_disk_too_small(uri: str, cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = module.shutil.disk_usage("/")
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    with pytest.raises(SourceError, match=r"/m needs 306 kB, but .* has room for 1 kB .* see RAYLLM_CACHE_DIR"):
+    with pytest.raises(SourceError, match=r"/m needs 306.0 kB, but .* has room for 1.0 kB .* see RAYLLM_CACHE_DIR"):
         fetch_entry(uri)
     assert_nothing_left(cache_folder)
     assert not list(cache_folder.rglob("*.part"))

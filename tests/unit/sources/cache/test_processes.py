@@ -111,7 +111,7 @@ def test_entry_in_use_by_another_process_is_not_evicted(
     small = Cache(cache_folder / "sources", max_bytes=500_000)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rayllm.sources.model.node_cache", lambda: small)
-        with pytest.raises(SourceError, match=r"needs 306 kB, but .* has room for 200 kB and nothing unused"):
+        with pytest.raises(SourceError, match=r"needs 306.0 kB, but .* has room for 200.0 kB and nothing unused"):
             fetch(BucketSource(bucket_uri=f"s3://{place}/n"), "m")
         assert contents(used) == MODEL
         user.kill()
