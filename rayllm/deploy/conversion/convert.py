@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rayllm.config import load_app
@@ -12,15 +12,13 @@ from rayllm.config.yaml import dump_yaml, read_yaml
 from rayllm.core.errors import ConfigError
 from rayllm.deploy.conversion.formats import Format
 from rayllm.deploy.conversion.keys.secrets import refuse_secrets
-from rayllm.deploy.conversion.model import Converted, Draft, convert_model
+from rayllm.deploy.conversion.model import Converted, Draft, Origin, convert_model
 from rayllm.deploy.conversion.ray_service import KIND
-from rayllm.deploy.conversion.serve import IMPORT_PATH, Entry, Served, ServeDraft, files_in, read_serve, read_serve_of
+from rayllm.deploy.conversion.serve import IMPORT_PATH, Served, ServeDraft, files_in, read_serve, read_serve_of
 
 PARAGRAPHS: list[list[str]] = tables()["paragraphs"]
 """Keys of a model's file in order, by paragraph."""
 _MODELS = "model_config"
-_Origin = tuple[Path, str]
-"""A resolved file, and a path in it; "" is the whole file."""
 
 
 class FolderNeededError(ConfigError):
@@ -72,9 +70,9 @@ class _Work:
         self.output, self.folder = output, None if is_file else output
         # The folder of serve configs, or of the one file.
         self.place = output.parent if output and is_file else output
-        self.drafts: dict[_Origin, Draft] = {}
+        self.drafts: dict[Origin, Draft] = {}
         self.serves: list[ServeDraft] = []
-        self.converted: dict[_Origin, Converted] = {}
+        self.converted: dict[Origin, Converted] = {}
         self.sources: dict[Path | None, Path] = {}
         self.faults: list[str] = []
 
@@ -102,17 +100,18 @@ class _Work:
             raise ConfigError(f"{file}: holds {len(documents)} documents, and none is a {KIND}; split the file.")
         raw = documents[0] if documents else None
         if not isinstance(raw, dict) or "applications" not in raw:
+            draft = Draft(file, raw, (file.resolve().parent, Path.cwd()))
             # A serve config may have read it already, and knows more about it.
-            self.drafts.setdefault((file.resolve(), ""), Draft(file, raw, (file.resolve().parent, Path.cwd())))
+            self.drafts.setdefault(draft.origin, draft)
         else:
             self._add(read_serve(file, raw, self.place))
 
     def _add(self, serve: ServeDraft) -> None:
         self.serves.append(serve)
-        for served in serve.served:
-            for entry in served.entries:
-                origin = _origin(serve, entry)
-                self.drafts[origin] = _draft(serve, served, entry, self.drafts.get(origin))
+        for draft in serve.models:
+            earlier = self.drafts.get(draft.origin, draft)
+            variables = tuple(dict.fromkeys((*earlier.variables, *draft.variables)))
+            self.drafts[draft.origin] = replace(draft, variables=variables)
 
     def reports(self) -> Iterator[Report]:
         models = self.folder / _MODELS if self.folder else self.place
@@ -143,7 +142,7 @@ class _Work:
         if changes.faults:
             raise ConfigError("\n".join(f"{serve.file}: {fault}" for fault in changes.faults))
         is_as_it_was = config == serve.raw and not serve.prefix
-        origins = [_origin(serve, entry) for served in serve.served for entry in served.entries if not entry.file]
+        origins = [draft.origin for draft in serve.models if draft.prefix]
         inline = [change for origin in origins if origin in self.converted for change in self.converted[origin].changes]
         text = serve.file.read_text(encoding="utf-8") if is_as_it_was else _serve_text(config)
         to = self._reserved(serve.name, serve.file)
@@ -152,12 +151,11 @@ class _Work:
 
     def _application(self, serve: ServeDraft, served: Served) -> Mapping:
         """Convert an application; raises ConfigError if the result would not load."""
-        origins = [_origin(serve, entry) for entry in served.entries]
-        models = [(origin, self.converted[origin]) for origin in origins if origin in self.converted]
+        models = [(draft, self.converted[draft.origin]) for draft in served.models if draft.origin in self.converted]
         args = {**served.raw["args"], "llm_configs": [_listed(*each) for each in models]}
         if router := _router(served, [model for _, model in models]):
             args["router"] = router
-        if len(models) == len(origins):
+        if len(models) == len(served.models):
             try:
                 load_app({**args, "llm_configs": [model.resolved for _, model in models]}, serve.file.resolve().parent)
             except ConfigError as error:
@@ -174,35 +172,10 @@ class _Work:
         return to
 
 
-def _origin(serve: ServeDraft, entry: Entry) -> _Origin:
-    return (entry.file.resolve(), "") if entry.file else (serve.file.resolve(), f"{entry.key}.")
-
-
-def _draft(serve: ServeDraft, served: Served, entry: Entry, earlier: Draft | None) -> Draft:
-    file = entry.file or serve.file
-    folders = (file.resolve().parent, serve.file.resolve().parent, Path.cwd())
-    variables = (*(earlier.variables if earlier else ()), *served.variables)
-    return Draft(
-        _shown(file),
-        entry.raw,
-        tuple(dict.fromkeys(folders)),
-        "" if entry.file else f"{entry.key}.",
-        is_listed=True,
-        known=None if served.form is Format.CURRENT else served.form,
-        variables=tuple(dict.fromkeys(variables)),
-    )
-
-
-def _shown(file: Path) -> Path:
-    """The file's name in messages, relative within the working directory."""
-    resolved, here = file.resolve(), Path.cwd()
-    return resolved.relative_to(here) if resolved.is_relative_to(here) else file
-
-
-def _listed(origin: _Origin, converted: Converted) -> str | Mapping:
+def _listed(draft: Draft, converted: Converted) -> str | Mapping:
     """A model in a serve config: inline in the order of its file, or the path of its file."""
     inline = {key: value for part in _parts(converted.config) for key, value in part.items()}
-    return inline if origin[1] else f"./{_MODELS}/{file_name(converted.model.model_id)}"
+    return inline if draft.prefix else f"./{_MODELS}/{file_name(converted.model.model_id)}"
 
 
 def _router(served: Served, models: Iterable[Converted]) -> object:

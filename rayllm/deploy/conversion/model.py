@@ -20,6 +20,9 @@ from rayllm.deploy.conversion.keys.ray_serve_llm import carry_keys
 from rayllm.deploy.conversion.keys.secrets import refer, take_secrets
 from rayllm.deploy.conversion.keys.sources import carry_sources, relocate
 
+Origin = tuple[Path, str]
+"""A resolved file, and a path in it; "" is the whole file."""
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -40,6 +43,10 @@ class Draft:
     is_listed: bool = False
     known: Format | None = None
     variables: tuple[str, ...] = ()
+
+    @property
+    def origin(self) -> Origin:
+        return self.file.resolve(), self.prefix
 
     @property
     def name(self) -> str:

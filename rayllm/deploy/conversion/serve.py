@@ -3,7 +3,7 @@
 import glob
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from rayllm.core.errors import ConfigError
 from rayllm.deploy.conversion.formats import Format
 from rayllm.deploy.conversion.keys.secrets import references_in, take_from_variables
 from rayllm.deploy.conversion.keys.sources import from_place
+from rayllm.deploy.conversion.model import Draft
 from rayllm.deploy.conversion.ray_service import CONFIG, read_service
 
 IMPORT_PATH = "rayllm:app"
@@ -26,32 +27,21 @@ INGRESS_OPTIONS = ("num_replicas", "max_ongoing_requests", "max_queued_requests"
 """Options of `ray.serve.llm`'s ingress that are keys of `args.router`."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One mapping of a list, with its key in the serve config, and its file, if any."""
-
-    key: str
-    file: Path | None
-    raw: Any
-
-
 @dataclass
 class Served:
     """An application that serves models.
 
     Attributes:
         where: the application's path in the serve config, with a trailing dot.
-        entries: the models.
+        models: its models.
         router: what becomes `args.router`.
-        variables: environment variables that the processes need.
     """
 
     where: str
     form: Format
     raw: Mapping
-    entries: list[Entry] = field(default_factory=list)
+    models: list[Draft] = field(default_factory=list)
     router: Any = field(default_factory=dict)
-    variables: tuple[str, ...] = ()
 
 
 @dataclass
@@ -77,6 +67,10 @@ class ServeDraft:
         """The applications that serve models."""
         return [each for each in self.applications if isinstance(each, Served)]
 
+    @property
+    def models(self) -> list[Draft]:
+        return [draft for served in self.served for draft in served.models]
+
 
 def read_serve_of(file: Path, service: Mapping, place: Path | None, prefix: str) -> ServeDraft:
     """Read the serve config of a RayService, which is at the path `prefix` in `file`, as `read_serve` does."""
@@ -93,9 +87,7 @@ def read_serve(
     listed, changes = raw.get("applications"), changes or Changes()
     if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
         raise ConfigError(f"{file}: {prefix}applications: must be a list of applications, as `serve run` takes it.")
-    folders = tuple(dict.fromkeys((file.resolve().parent, Path.cwd())))
-    is_early = _PLATFORM_KEY in raw
-    applications = list(_applications(listed, prefix, is_early, folders, place, changes))
+    applications = list(_applications(file, listed, prefix, _PLATFORM_KEY in raw, place, changes))
     draft = ServeDraft(file, prefix, name or file.name, raw, _around(raw, prefix, changes), changes, applications)
     if not draft.served and not changes.faults:
         known = f"`{IMPORT_PATH}` or `ray.serve.llm:{_BUILDER}`"
@@ -112,7 +104,7 @@ def _around(raw: Mapping, prefix: str, changes: Changes) -> Mapping:
 
 
 def _applications(
-    listed: list[Mapping], prefix: str, is_early: bool, folders: tuple[Path, ...], place: Path | None, changes: Changes
+    file: Path, listed: list[Mapping], prefix: str, is_early: bool, place: Path | None, changes: Changes
 ) -> Iterator[Served | Mapping]:
     for index, application in enumerate(listed):
         where, path = f"{prefix}applications.{index}.", str(application.get("import_path"))
@@ -125,7 +117,7 @@ def _applications(
             elif form is None:
                 yield _other(copied(application), where, changes)
             else:
-                yield _served(Served(where, form, copied(application)), folders, place, changes)
+                yield _served(file, Served(where, form, copied(application)), place, changes)
         except ConfigError as error:
             changes.faults += error.message.splitlines()
 
@@ -149,12 +141,15 @@ def _other(application: Mapping, where: str, changes: Changes) -> Mapping:
     return application
 
 
-def _served(served: Served, folders: tuple[Path, ...], place: Path | None, changes: Changes) -> Served:
+def _served(file: Path, served: Served, place: Path | None, changes: Changes) -> Served:
     where, raw = served.where, served.raw
     args = raw.get("args")
     args = dict(args) if isinstance(args, dict) else {}
-    served.variables = tuple(_variables(raw, where, changes))
-    served.entries = list(_expand(args.pop("llm_configs", None), f"{where}args.llm_configs", folders))
+    folders = tuple(dict.fromkeys((file.resolve().parent, Path.cwd())))
+    known = None if served.form is Format.CURRENT else served.form
+    variables = tuple(_variables(raw, where, changes))
+    model = Draft(_shown(file), None, folders, is_listed=True, known=known, variables=variables)
+    served.models = list(_expand(args.pop("llm_configs", None), f"{where}args.llm_configs", model))
     if served.form is Format.RAY_SERVE_LLM:
         _ingress(served, args, changes)
         changes.rewritten(f"{where}import_path", f"is `{IMPORT_PATH}` now")
@@ -212,14 +207,28 @@ def _router(router: Any, folders: tuple[Path, ...], place: Path | None) -> Any:
     return router
 
 
-def _expand(value: Any, key: str, folders: tuple[Path, ...]) -> Iterator[Entry]:
-    """Expand the files, folders, globs, mappings and inline YAML at `key`: a list, or a string for a list of one."""
+def _expand(value: Any, key: str, model: Draft) -> Iterator[Draft]:
+    """Expand the files, folders, globs, mappings and inline YAML at `key`: a list, or a string for a list of one.
+
+    `model` has what the models have in common, which are inline unless they have a file.
+    """
     if value is None:
         return
     listed = value if isinstance(value, list) else [value]
     for index, item in enumerate(listed):
         where = f"{key}.{index}" if isinstance(value, list) else key
-        yield from (Entry(where, file, raw) for raw, file in expand(item, where, folders, _files_of))
+        for raw, file in expand(item, where, model.folders, _files_of):
+            if file:
+                folders = tuple(dict.fromkeys((file.resolve().parent, *model.folders)))
+                yield replace(model, file=_shown(file), raw=raw, folders=folders)
+            else:
+                yield replace(model, raw=raw, prefix=f"{where}.")
+
+
+def _shown(file: Path) -> Path:
+    """The file's name in messages, relative within the working directory."""
+    resolved, here = file.resolve(), Path.cwd()
+    return resolved.relative_to(here) if resolved.is_relative_to(here) else file
 
 
 def _files_of(text: str, key: str, folders: tuple[Path, ...]) -> list[Path]:
