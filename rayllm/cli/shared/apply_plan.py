@@ -62,7 +62,8 @@ def plan(running: Mapping[str, Mapping[str, Any]], target: Mapping[str, Any]) ->
             configs.append(config)
             steps.append(_ours(name, details, application, config))
         else:
-            steps.append(Step(name, _effect(details, application), keys=_keys(details, application, set())))
+            effect, keys = _compared(details, application)
+            steps.append(Step(name, effect, keys=keys))
     for name, details in running.items():
         # Applications deployed with `serve.run` stay, as with `serve deploy`.
         if name not in names and declared(details):
@@ -73,12 +74,12 @@ def plan(running: Mapping[str, Mapping[str, Any]], target: Mapping[str, Any]) ->
 def _ours(name: str, details: Mapping[str, Any] | None, application: Mapping[str, Any], config: AppConfig) -> Step:
     before = configuration(details) if details else None
     running = frozenset(model.model_id for model in config.models) if details and before is None else frozenset()
-    keys = _keys(details, application, {"args"})
+    effect, keys = _compared(details, application, "args")
     models = changes(before, config, running)
     if any(key.partition(".")[0] == "runtime_env" for key in keys):
         # The environment applies to every process of the application.
         models = [_rolled(change) for change in models]
-    return Step(name, _effect(details, application), tuple(models), router_keys(before, config), keys)
+    return Step(name, effect, tuple(models), router_keys(before, config), keys)
 
 
 def _rolled(change: Change) -> Change:
@@ -87,21 +88,17 @@ def _rolled(change: Change) -> Change:
     return Change(change.model_id, Effect.ROLLED, (*change.keys, "runtime_env"))
 
 
-def _effect(details: Mapping[str, Any] | None, application: Mapping[str, Any]) -> Effect:
+def _compared(
+    details: Mapping[str, Any] | None, application: Mapping[str, Any], apart_from: str = ""
+) -> tuple[Effect, tuple[str, ...]]:
+    """The effect on an application, and the keys that differ, apart from those below `apart_from`."""
     if details is None:
-        return Effect.ADDED
-    config = declared(details)
-    if config is None:
-        return Effect.UNKNOWN
-    return Effect.IN_PLACE if different(config, application) else Effect.UNTOUCHED
-
-
-def _keys(details: Mapping[str, Any] | None, application: Mapping[str, Any], apart_from: set[str]) -> tuple[str, ...]:
-    config = declared(details) if details else None
-    if config is None:
-        return ()
-    old, new = ({key: value for key, value in c.items() if key not in apart_from} for c in (config, application))
-    return different(old, new)
+        return Effect.ADDED, ()
+    if (config := declared(details)) is None:
+        return Effect.UNKNOWN, ()
+    keys = different(config, application)
+    effect = Effect.IN_PLACE if keys else Effect.UNTOUCHED
+    return effect, tuple(key for key in keys if key.partition(".")[0] != apart_from)
 
 
 def _lines(step: Step) -> Iterator[str]:
