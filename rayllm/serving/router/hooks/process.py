@@ -103,7 +103,8 @@ class HookProcess:
         """
         timeout_s = self.hooks[index].timeout_s
         async with self._room:
-            process = await self._running()
+            # Shielded: when a client leaves, others still wait for the process.
+            process = self._process if self._process else await asyncio.shield(in_background(self._started()))
             call_id = next(self._ids)
             loop, patience_s = asyncio.get_running_loop(), timeout_s + self._grace_s
             result: asyncio.Future[_Message] = loop.create_future()
@@ -132,10 +133,6 @@ class HookProcess:
             if self._process and self._reading:
                 self._leave(self._process)
                 await self._reading
-
-    async def _running(self) -> asyncio.subprocess.Process:
-        # Shielded: when a client leaves, others still wait for the process.
-        return self._process if self._process else await asyncio.shield(in_background(self._started()))
 
     async def _started(self) -> asyncio.subprocess.Process:
         async with self._starting:
