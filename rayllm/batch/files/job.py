@@ -28,6 +28,7 @@ from rayllm.batch.files.results import PARTS, answered, count_results, write_par
 from rayllm.batch.processors.kinds import DEFAULT_MAX_PENDING, REQUEST_STAGE, RequestProcessor
 from rayllm.batch.stages.request import DeployedRequestStage
 from rayllm.core.errors import ClusterError, ConfigError, RayLLMError, StorageError
+from rayllm.core.periodic import repeated
 from rayllm.sources.storage import Folder, open_folder
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class Job:
         # A failed request is a result too: it goes into the error file.
         config = self.executor.model_copy(update={"checkpoint": checkpoint, "on_error": "column"})
         self._processor = RequestProcessor(config, preprocess_fn=_request)
-        self._is_done, self._is_stopped = threading.Event(), threading.Event()
+        self._is_stopped = threading.Event()
         self.counts = Counts()
         self._counted: set[str] = set()
 
@@ -91,21 +92,18 @@ class Job:
         if self.executor.app_name is not None and self.counts.total <= _FEW:
             self._run_here(self.executor.app_name, on_progress)
             return
-        reporter = threading.Thread(target=self._report, args=(on_progress,), daemon=True)
         try:
             dataset = self._processor(ray.data.read_datasource(_Requests(self.lines)))
             # The caller reports progress.
             dataset.context.enable_progress_bars = False
             dataset.context.execution_options.resource_limits = ExecutionResources(cpu=self._cpu_limit())
-            reporter.start()
-            filesystem, path = open_folder(self._folder.address(PARTS))
-            dataset.drop_columns(["url", "body"]).write_parquet(path, filesystem=filesystem)
+            with repeated(partial(self._report, on_progress), _PERIOD_S):
+                filesystem, path = open_folder(self._folder.address(PARTS))
+                dataset.drop_columns(["url", "body"]).write_parquet(path, filesystem=filesystem)
         except StoppedError:
             pass
         except (RayError, UserCodeException) as error:
             raise _root_cause(error) from error
-        finally:
-            self._is_done.set()
 
     def stop(self) -> None:
         """Make `run` return soon, and keep the results so far."""
@@ -159,11 +157,10 @@ class Job:
         return float(pool_size(options["concurrency"])[1] * options.get("num_cpus", 0) + _EXTRA_CPUS)
 
     def _report(self, on_progress: Callable[[Counts], None]) -> None:
-        while not self._is_done.wait(_PERIOD_S):
-            try:
-                on_progress(self.progress())
-            except (StorageError, OSError) as error:
-                logger.warning("The job's progress cannot be read: %s", error)
+        try:
+            on_progress(self.progress())
+        except (StorageError, OSError) as error:
+            logger.warning("The job's progress cannot be read: %s", error)
 
 
 def _rows(lines: list[bytes], first: int) -> list[dict[str, Any]]:

@@ -2,10 +2,10 @@
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from rayllm.cli.shared.cluster import connect
 from rayllm.cli.shared.terminal import interrupt_on_signals
 from rayllm.config import AppConfig
 from rayllm.core.errors import ClusterError
+from rayllm.core.periodic import repeated
 
 _PERIOD_S = 0.5
 # Between two lines about one download.
@@ -99,7 +100,7 @@ def _serve(application: Application, address: str | None, verbose: bool) -> None
         serve.start(http_options=application.http_options, proxy_location=application.proxy_location)
         click.echo(f"Starting {application.models} … (logs: {session_log_folder()})", err=True)
         try:
-            with nullcontext() if verbose else start_display(application.name):
+            with nullcontext() if verbose else repeated(partial(_show, application.name, {}), _PERIOD_S):
                 _deploy(application, built)
             _announce(application)
             while True:
@@ -155,33 +156,19 @@ def _announce(application: Application) -> None:
     sys.stdout.flush()
 
 
-@contextmanager
-def start_display(application: str) -> Iterator[None]:
-    """Show each phase of the starts of an application's models for the duration of the block."""
-    stopped = threading.Event()
-    thread = threading.Thread(target=_show, args=(application, stopped), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join()
-
-
-def _show(application: str, stopped: threading.Event) -> None:
+def _show(application: str, shown: dict[str, tuple[str, int]]) -> None:
+    """Show each phase of the starts of an application's models, unless it was `shown`."""
     from ray.exceptions import RayError
 
     from rayllm.serving.cluster.state.start_progress import starts_of
 
-    shown: dict[str, tuple[str, int]] = {}
-    while not stopped.wait(_PERIOD_S):
-        try:
-            found = starts_of(application)
-        except (RayError, RuntimeError, ConnectionError):
-            # Only progress: faults are shown elsewhere.
-            continue
-        for model_id, start in found.items():
-            periods = int(start.elapsed_s / _DOWNLOAD_S) if start.size else 0
-            if shown.get(model_id) != (start.phase, periods):
-                shown[model_id] = (start.phase, periods)
-                click.echo(f"{model_id}: {_PHASES.get(start.phase, start.phase)}{start.share}", err=True)
+    try:
+        found = starts_of(application)
+    except (RayError, RuntimeError, ConnectionError):
+        # Only progress: faults are shown elsewhere.
+        return
+    for model_id, start in found.items():
+        periods = int(start.elapsed_s / _DOWNLOAD_S) if start.size else 0
+        if shown.get(model_id) != (start.phase, periods):
+            shown[model_id] = (start.phase, periods)
+            click.echo(f"{model_id}: {_PHASES.get(start.phase, start.phase)}{start.share}", err=True)

@@ -6,13 +6,14 @@ The runner may die at any point: the next runner resumes, since all state is in 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from rayllm.batch.files.jsonl import ERRORS, OUTPUT, Counts, Fault
 from rayllm.core.errors import RayLLMError, StorageError
+from rayllm.core.periodic import repeated
 from rayllm.serving.batch_api.objects import FILE, Batch, Errors, new_id
 from rayllm.serving.batch_api.storage.batch_store import BatchStore
 from rayllm.serving.batch_api.storage.file_store import FileStore
@@ -84,7 +85,7 @@ class BatchLifecycle:
             self.batch.status, self.batch.in_progress_at = "in_progress", self._now()
             self.batches.save(self.batch)
         try:
-            with self._watched(job):
+            with repeated(partial(self._watch, job), _CHECK_S):
                 job.run(self._save_counts)
         except StorageError:
             raise
@@ -137,24 +138,11 @@ class BatchLifecycle:
             except StorageError as error:
                 logger.warning("The counts of %s cannot be saved now: %s", self.batch.id, error)
 
-    @contextmanager
-    def _watched(self, job: "Job") -> Iterator[None]:
-        """Stop the job if the batch is cancelled or expires during the block."""
-        over = threading.Event()
-
-        def watch() -> None:
-            while not self._stopped_for and not over.wait(_CHECK_S):
-                self._check_stop()
-            if self._stopped_for:
-                job.stop()
-
-        watching = threading.Thread(target=watch, name="batch-watch", daemon=True)
-        watching.start()
-        try:
-            yield
-        finally:
-            over.set()
-            watching.join()
+    def _watch(self, job: "Job") -> None:
+        """Stop the job if the batch is cancelled or has expired."""
+        self._check_stop()
+        if self._stopped_for:
+            job.stop()
 
     def _check_stop(self) -> None:
         """Check for cancellation and expiry. A batch that is being finalized is not stopped."""
