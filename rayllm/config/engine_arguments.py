@@ -1,16 +1,14 @@
 """Names of the installed vLLM's engine and server arguments, parsers and request fields."""
 
 from functools import cache
-from importlib.resources import files
 from typing import Any
-
-import yaml
 
 from rayllm.config import vllm_versions
 from rayllm.config.faults import did_you_mean
+from rayllm.core.data_files import read_data
 from rayllm.core.endpoints import CHAT, COMPLETIONS
 
-_TABLES = yaml.safe_load(files(__package__).joinpath("data/arguments.yaml").read_text(encoding="utf-8"))
+_TABLES = read_data("rayllm.config", "arguments.yaml")
 OWNED: dict[str, str] = _TABLES["owned"]
 """Argument that RayLLM sets itself → key that determines the value."""
 _SERVER = frozenset(_TABLES["server"].split())

@@ -1,15 +1,14 @@
 """Schema of deployments: replicas, placement and queues; and the accelerators that Ray knows."""
 
-import json
 import logging
 from functools import cache
-from importlib.resources import files
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from rayllm.config.base import Frozen
 from rayllm.config.faults import did_you_mean
+from rayllm.core.data_files import read_data
 
 logger = logging.getLogger(__name__)
 
@@ -181,7 +180,7 @@ class PlacementGroupConfig(Frozen):
 @cache
 def accelerator_types() -> tuple[str, ...]:
     """Accelerator types that Ray gives the nodes of common GPUs."""
-    return tuple(json.loads(files("rayllm.config").joinpath("data/ray_accelerators.json").read_text()))
+    return tuple(read_data("rayllm.config", "ray_accelerators.json"))
 
 
 @cache

@@ -3,15 +3,14 @@
 `scripts/vllm_names.py` writes data/vllm/<series>.json from an installed vLLM; a test fails when they drift.
 """
 
-import json
 from contextlib import suppress
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from importlib.resources import files
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
+
+from rayllm.core.data_files import read_data
 
 SERIES = ("0.26", "0.27", "0.28", "0.29", "0.30", "0.31", "0.32", "0.33")
 """The series of versions that RayLLM supports, from the oldest to the newest."""
@@ -44,14 +43,13 @@ def current_series() -> str:
     return SERIES[0] if vllm < Version(SERIES[0]) else SERIES[-1]
 
 
-@cache
 def names_of(series: str) -> dict[str, Any]:
     """vLLM's names in a series, by kind.
 
     `engine` and `server` arguments, `tool_parser`s, `reasoning_parser`s and `architectures` are lists; `requests` maps
     the paths of endpoints that generate text to the fields of a request.
     """
-    data: dict[str, Any] = json.loads(files("rayllm.config").joinpath(f"data/vllm/{series}.json").read_text())
+    data: dict[str, Any] = read_data("rayllm.config", f"vllm/{series}.json")
     return data
 
 

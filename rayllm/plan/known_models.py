@@ -4,12 +4,10 @@
 them, and add up to the published number of parameters.
 """
 
-import json
 from collections.abc import Iterator, Mapping
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
+from rayllm.core.data_files import read_data
 from rayllm.sources.safetensors import Tensor
 
 _PREFIX = "model.layers"
@@ -25,9 +23,8 @@ def known_models() -> list[str]:
     return list(_configs())
 
 
-@cache
 def _configs() -> dict[str, Mapping[str, Any]]:
-    configs: dict[str, Mapping[str, Any]] = json.loads(files("rayllm.plan").joinpath("data/shapes.json").read_text())
+    configs: dict[str, Mapping[str, Any]] = read_data("rayllm.plan", "shapes.json")
     return configs
 
 

@@ -5,11 +5,9 @@ Source: vLLM 0.29, `get_kv_cache_spec` of its layers, and the classes of `vllm/m
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
-import yaml
-
+from rayllm.core.data_files import read_data
 from rayllm.core.errors import ConfigError
 from rayllm.plan.config_fields import Fields, missing
 from rayllm.plan.kv_cache import (
@@ -66,8 +64,8 @@ def caches_of(family: str, fields: Fields) -> Caches:
 @cache
 def _families(section: str) -> dict[str, str]:
     """A section of data/families.yaml, by family."""
-    raw = yaml.safe_load(files(__package__).joinpath("data/families.yaml").read_text(encoding="utf-8"))
-    return {family: key for key, families in raw[section].items() for family in families.split()}
+    keys = read_data("rayllm.plan", "families.yaml")[section]
+    return {family: key for key, families in keys.items() for family in families.split()}
 
 
 def _full(fields: Fields) -> Caches:

@@ -2,11 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import Any, Literal
 
-import yaml
+from rayllm.core.data_files import read_data
 
 Mapping = dict[str, Any]
 Kind = Literal["renamed", "added", "not_carried", "secret"]
@@ -14,10 +12,9 @@ Kind = Literal["renamed", "added", "not_carried", "secret"]
 `secret`: replaced by a reference."""
 
 
-@cache
 def tables() -> dict[str, Any]:
     """What became of older keys, by the names in data/keys.yaml."""
-    raw: dict[str, Any] = yaml.safe_load(files(__package__).joinpath("data/keys.yaml").read_text(encoding="utf-8"))
+    raw: dict[str, Any] = read_data("rayllm.config.legacy", "keys.yaml")
     return raw
 
 

@@ -3,13 +3,11 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from rayllm.config.yaml import read_yaml
+from rayllm.core.data_files import read_data
 from rayllm.core.errors import ConfigError
 from rayllm.deploy.kuberay.worker_group import CPU, HEAD, ROUTER, WorkerGroup
 
@@ -153,7 +151,7 @@ class ManifestOptions:
 
 def node_labels() -> dict[str, Any]:
     """Schemes of labels for GPU nodes: each with its `label`, and `values` of that by accelerator type."""
-    schemes: dict[str, Any] = yaml.safe_load(files(__package__).joinpath("data/node_labels.yaml").read_text())
+    schemes: dict[str, Any] = read_data("rayllm.deploy.kuberay", "node_labels.yaml")
     return schemes
 
 

@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from importlib.resources import files
 from typing import Any, Literal
-
-import yaml
 
 from rayllm.config import HubSource, ModelConfig
 from rayllm.config.base import Frozen
 from rayllm.config.faults import did_you_mean
 from rayllm.config.vllm_versions import current_series, installed_version, names_of, other_version
+from rayllm.core.data_files import read_data
 from rayllm.core.errors import ConfigError
 from rayllm.plan.config_fields import dtype_bytes
 from rayllm.plan.consistency import check_tensors
@@ -76,8 +74,7 @@ class Family(Frozen):
 @cache
 def families() -> tuple[Family, ...]:
     """All families; the first match wins."""
-    raw = yaml.safe_load(files("rayllm.plan.authoring").joinpath("data/families.yaml").read_text(encoding="utf-8"))
-    return tuple(map(Family.model_validate, raw))
+    return tuple(map(Family.model_validate, read_data("rayllm.plan.authoring", "families.yaml")))
 
 
 def find_family(model_id: str, model_type: str, chat_template: str | None) -> Family | None:
