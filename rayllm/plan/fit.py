@@ -8,7 +8,7 @@ from rayllm.plan.architecture import Architecture
 from rayllm.plan.cache_layout import CacheLayout, cache_layout
 from rayllm.plan.gpus import GIB, Gpu
 from rayllm.plan.kv_cache import CacheSettings
-from rayllm.plan.weights import Weights
+from rayllm.plan.measure import Measured
 
 UTILIZATION = 0.92
 """vLLM's default for `gpu_memory_utilization`, in all versions that RayLLM takes."""
@@ -107,9 +107,9 @@ class Fit:
         return bisect_left(range(1, limit + 1), True, key=lambda tokens: self.sequences_of(tokens) < 1)
 
 
-def fit(architecture: Architecture, weights: Weights, gpu: Gpu, settings: EngineSettings) -> Fit:
+def fit(measured: Measured, gpu: Gpu, settings: EngineSettings) -> Fit:
     """Estimate the memory of a model on GPUs of one kind."""
-    settings = settings.with_defaults(gpu)
+    settings, architecture, weights = settings.with_defaults(gpu), measured.architecture, measured.weights
     degrees = settings.tensor_parallel, settings.pipeline_parallel
     activations = _activations(architecture, settings)
     overhead = _overhead(architecture, settings)
@@ -149,14 +149,14 @@ def shape_errors(
 
 
 def smallest_split(
-    architecture: Architecture, weights: Weights, gpu: Gpu, settings: EngineSettings, tokens: int, sequences: int = 1
+    measured: Measured, gpu: Gpu, settings: EngineSettings, tokens: int, sequences: int = 1
 ) -> Fit | None:
     """The smallest split with room for `sequences` of `tokens`, if any; the parallelism in `settings` is ignored."""
     for tensor, stages in _SPLITS:
         split = replace(settings, tensor_parallel=tensor, pipeline_parallel=stages)
-        if split_errors(architecture, split):
+        if split_errors(measured.architecture, split):
             continue
-        candidate = fit(architecture, weights, gpu, split)
+        candidate = fit(measured, gpu, split)
         # The model must fit even if every estimate is too low.
         if candidate.cache - candidate.uncertainty >= sequences * candidate.bytes_of(tokens):
             return candidate

@@ -59,8 +59,8 @@ GPUS = (
 )
 
 
-def find_gpu(name: str, option: str = "--gpu", known: Sequence[Gpu] = GPUS) -> Gpu:
-    """Find a GPU by name, in any spelling: `a100_80gb` is `A100-80G`. A ConfigError begins with `option`."""
+def find_gpu(name: str, known: Sequence[Gpu] = GPUS) -> Gpu:
+    """Find a GPU by name, in any spelling: `a100_80gb` is `A100-80G`. Raises ConfigError for the option `--gpu`."""
     by_name = {_normalize(gpu.name): gpu for gpu in known} | {
         _normalize(f"{gpu.name}B"): gpu for gpu in known if gpu.name[-1] == "G"
     }
@@ -69,7 +69,7 @@ def find_gpu(name: str, option: str = "--gpu", known: Sequence[Gpu] = GPUS) -> G
         return gpu
     names = [gpu.name for gpu in known]
     hint = did_you_mean(name, names) or f"; known are {', '.join(names)}"
-    raise ConfigError(f"{option}: `{name}` is not known{hint}.")
+    raise ConfigError(f"--gpu: `{name}` is not known{hint}.")
 
 
 def _normalize(name: str) -> str:

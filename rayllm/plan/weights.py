@@ -10,8 +10,6 @@ from rayllm.core.errors import ConfigError
 from rayllm.plan.architecture import Architecture
 from rayllm.sources.safetensors import Tensor
 
-_FLOATS = {"F64", "F32", "BF16", "F16"}
-
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _ENCODER = re.compile(r"(?:^|\.)(?:vision|visual|multi_modal|audio|encoder\.)")
 # What is for images and speech, the layers between its encoders and the decoder included.
@@ -182,7 +180,7 @@ class Weights:
             return ceil(tensor.count * self.linear_bytes)
         if _IN_32_BITS.search(name):
             return 4 * tensor.count
-        if self.architecture.is_quantized or tensor.dtype not in _FLOATS:
+        if self.architecture.is_quantized or not tensor.is_float:
             return tensor.stored_bytes
         return tensor.count * self.element_bytes
 

@@ -148,11 +148,11 @@ def _fit(
     from rayllm.plan.fit import fit, smallest_split, split_errors
 
     if degrees is None:
-        return smallest_split(measured.architecture, measured.weights, gpu, setting, tokens)
+        return smallest_split(measured, gpu, setting, tokens)
     setting = replace(setting, tensor_parallel=degrees[0], pipeline_parallel=degrees[1])
     if problems := split_errors(measured.architecture, setting):
         raise ConfigError(f"tensor parallelism {degrees[0]}, pipeline parallelism {degrees[1]}: {problems[0]}.")
-    return fit(measured.architecture, measured.weights, gpu, setting)
+    return fit(measured, gpu, setting)
 
 
 def _footing(rows: list[tuple[Gpu, Fit | None]], tokens: int) -> str:

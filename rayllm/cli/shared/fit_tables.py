@@ -65,10 +65,8 @@ def _row(measured: Measured, tokens: int, gpu: Gpu, fit: Fit | None) -> list[str
 
 def on_every_gpu(measured: Measured, tokens: int) -> str:
     """The table of all GPUs, with the smallest number of GPUs that hold a sequence of `tokens`."""
-    shape, weights = measured.architecture, measured.weights
-    return fit_table(
-        measured, tokens, [(gpu, smallest_split(shape, weights, gpu, EngineSettings(), tokens)) for gpu in GPUS]
-    )
+    rows = [(gpu, smallest_split(measured, gpu, EngineSettings(), tokens)) for gpu in GPUS]
+    return fit_table(measured, tokens, rows)
 
 
 def summary(fit: Fit, tokens: int) -> str:

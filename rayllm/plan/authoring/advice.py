@@ -24,14 +24,14 @@ def required_tokens(measured: Measured, requested: int | None) -> int:
 
 def recommended_gpu(measured: Measured, settings: EngineSettings, tokens: int) -> Gpu | None:
     """The GPU model that holds the model with the least total memory; None if none does."""
-    candidates = (_smallest_split(measured, gpu, settings, tokens) for gpu in GPUS if gpu.name not in _NOT_RECOMMENDED)
-    fits = [room for room in candidates if room]
+    gpus = [gpu for gpu in GPUS if gpu.name not in _NOT_RECOMMENDED]
+    fits = [room for gpu in gpus if (room := smallest_split(measured, gpu, settings, tokens, _MIN_CONCURRENCY))]
     return min(fits, key=lambda room: room.gpu.memory * room.settings.gpus).gpu if fits else None
 
 
 def recommended_split(measured: Measured, gpu: Gpu, settings: EngineSettings, tokens: int) -> tuple[int, int] | None:
     """The smallest tensor and pipeline parallelism that fit; None if none do."""
-    room = _smallest_split(measured, gpu, settings, tokens)
+    room = smallest_split(measured, gpu, settings, tokens, _MIN_CONCURRENCY)
     return (room.settings.tensor_parallel, room.settings.pipeline_parallel) if room else None
 
 
@@ -59,7 +59,7 @@ def checked_fit(measured: Measured, gpu: Gpu, settings: EngineSettings) -> Fit:
     Raises:
         ConfigError: the model does not fit; the message says which split does.
     """
-    room = fit(measured.architecture, measured.weights, gpu, settings)
+    room = fit(measured, gpu, settings)
     if room.cache <= room.layout.bytes_of(1, 1):
         usage = f"{room.weights / GIB:.1f} of {gpu.memory_gib:.1f} GiB are weights"
         raise ConfigError(
@@ -103,7 +103,3 @@ def recommended_sequences(room: Fit, tokens: int) -> int:
     """Number of sequences of typical length that fit at once, at most vLLM's default."""
     count = min(_MAX_SEQUENCES, int(room.sequences_of(min(tokens, _TYPICAL_TOKENS))))
     return count // 8 * 8 if count > 8 else max(1, count)
-
-
-def _smallest_split(measured: Measured, gpu: Gpu, settings: EngineSettings, tokens: int) -> Fit | None:
-    return smallest_split(measured.architecture, measured.weights, gpu, settings, tokens, _MIN_CONCURRENCY)

@@ -13,7 +13,7 @@ from rayllm.plan.cache_layout import cache_layout
 from rayllm.plan.fit import EngineSettings, fit, smallest_split, split_errors
 from rayllm.plan.gpus import GIB, GPUS, Gpu, find_gpu
 from rayllm.plan.kv_cache import CacheSettings, LayerCache, SlidingCache
-from rayllm.plan.measure import measure_info
+from rayllm.plan.measure import Measured, measure_info
 from rayllm.plan.weights import Weights
 from rayllm.sources.inspection import ModelInfo
 from rayllm.sources.safetensors import Tensor
@@ -142,23 +142,23 @@ def test_mixed_layers_are_grouped_by_the_rarest_kind() -> None:
 
 
 def test_fit() -> None:
-    shape, weights = model(**LLAMA_70B)
-    four = fit(shape, weights, find_gpu("A100-80G"), EngineSettings(tensor_parallel=4))
+    measured = Measured(*model(**LLAMA_70B), 2)
+    four = fit(measured, find_gpu("A100-80G"), EngineSettings(tensor_parallel=4))
     assert four.weights == pytest.approx(2 * 70_553_706_496 / 4, rel=0.001)
     assert four.layout.block_bytes == 16 * 80 * 2 * 2 * 128 * 2
     assert 30 * GIB < four.cache < 40 * GIB
     assert four.longest_sequence(131072) == 131072
     assert four.sequences_of(8192) == pytest.approx(four.cache / (8192 * 80 * 1024), rel=0.01)
-    one = fit(shape, weights, find_gpu("A100-80G"), EngineSettings())
+    one = fit(measured, find_gpu("A100-80G"), EngineSettings())
     assert one.cache < 0
     assert (one.blocks, one.longest_sequence(131072)) == (0, 0)
 
 
 def test_smallest_split() -> None:
-    shape, weights = model(**LLAMA_70B)
+    measured = Measured(*model(**LLAMA_70B), 2)
     splits = {}
     for gpu in GPUS:
-        chosen = smallest_split(shape, weights, gpu, EngineSettings(), 8192)
+        chosen = smallest_split(measured, gpu, EngineSettings(), 8192)
         splits[gpu.name] = (chosen.settings.tensor_parallel, chosen.settings.pipeline_parallel) if chosen else None
     assert splits == {
         "T4": (8, 2),
@@ -177,15 +177,13 @@ def test_smallest_split() -> None:
         "B200": (1, 1),
         "B300": (1, 1),
     }
-    assert smallest_split(shape, weights, find_gpu("T4"), EngineSettings(utilization=0.2), 8192) is None
+    assert smallest_split(measured, find_gpu("T4"), EngineSettings(utilization=0.2), 8192) is None
 
 
 def test_adapters_need_memory() -> None:
-    shape, weights = model()
+    measured = Measured(*model(), 2)
     gpu = find_gpu("l4")
-    without, with_some = (
-        fit(shape, weights, gpu, EngineSettings(adapter_slots=slots, adapter_rank=16)) for slots in (0, 8)
-    )
+    without, with_some = (fit(measured, gpu, EngineSettings(adapter_slots=slots, adapter_rank=16)) for slots in (0, 8))
     per_layer = 16 * ((4096 + 4096) * 2 + (4096 + 1024) * 2 + (4096 + 14336) * 3)
     assert with_some.adapters == 8 * 32 * per_layer * 2
     assert without.cache - with_some.cache == with_some.adapters

@@ -48,7 +48,7 @@ def test_a_shipped_file_is_planned_or_asks_for_the_hub(path: Path) -> None:
     assert split_errors(measured.architecture, setting) == []
     assert model.max_model_len
     assert model.max_model_len <= measured.architecture.context
-    assert fit(measured.architecture, measured.weights, gpu, setting).sequences_of(model.max_model_len) >= 1
+    assert fit(measured, gpu, setting).sequences_of(model.max_model_len) >= 1
 
 
 def test_models_known_offline_have_files() -> None:
