@@ -22,7 +22,7 @@ from rayllm.batch.rows import Row, sort_by_prefix
 from rayllm.batch.stages.engine import VLLMEngineStage
 from rayllm.batch.stages.examples import ANSWER, COMPLETION
 from rayllm.batch.stages.examples import ENGINE as ENGINE_RESULTS
-from rayllm.batch.stages.http import HTTPRequestStage, RateLimiter, RetryPolicy
+from rayllm.batch.stages.http import HTTPRequestStage, RateLimiter
 from rayllm.batch.stages.request import DeployedRequestStage, EngineRequestStage
 from rayllm.batch.stages.stage import ActorStage, Stage
 from rayllm.batch.stages.text import ChatTemplateStage, DetokenizeStage, TokenizeStage
@@ -55,9 +55,8 @@ class VLLMProcessor(Processor[VLLMProcessorConfig]):
     def __init__(self, config: VLLMProcessorConfig, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
         config = self.config
-        model = model_config(
-            config.model, config.task_type, config.engine_kwargs, config.runtime_env, config.accelerator_type
-        )
+        own = {name: getattr(config, name) for name in ("engine_kwargs", "runtime_env", "accelerator_type")}
+        model = model_config(config.model, task=config.task_type, **own)
         self.task = model.task or "generate"
         self._check(model)
         self.name = f"{self.task} {model.model_id}"
@@ -139,13 +138,7 @@ class HTTPRequestProcessor(Processor[HTTPRequestProcessorConfig]):
         config = self.config
         # The fields of an endpoint's response are unknown.
         self.results, self.example = {"status_code": 0}, COMPLETION
-        arguments = {
-            "url": config.url,
-            "headers": config.headers(),
-            "max_concurrent": config.max_concurrent_requests,
-            "retry_policy": RetryPolicy(config.max_retries, config.base_retry_wait_time_in_s, config.timeout_s),
-            "raise_for_status": config.raise_for_status,
-        }
+        arguments = {"config": config, "headers": config.headers()}
         stage = _client_stage(config, HTTPRequestStage, config.max_concurrent_requests, arguments)
         self.append_stage(_HTTP_STAGE, stage)
         self.arrange_before(_HTTP_STAGE, self.in_batches)
@@ -235,27 +228,18 @@ def _body_or_row(row: Row) -> Row:
     return {"body": row["body"]} if "body" in row else row
 
 
-def model_config(
-    model: str | Path | ModelConfig,
-    task: str | None = None,
-    engine_kwargs: Mapping[str, Any] | None = None,
-    runtime_env: Mapping[str, Any] | None = None,
-    accelerator_type: str | None = None,
-) -> ModelConfig:
+def model_config(model: str | Path | ModelConfig, **keys: Any) -> ModelConfig:
     """Resolve the model that a job runs: a model file, a hub id, a local folder, a bucket URI, or a configuration.
 
-    The other arguments override or extend the model's own. Raises ConfigError with every fault.
+    `keys` of a model's file, such as `engine_kwargs`, override or extend its own. Raises ConfigError with every fault.
     """
     config = model if isinstance(model, ModelConfig) else named_model(str(model))
-    overrides: dict[str, Any] = {"engine_kwargs": engine_kwargs, "runtime_env": runtime_env}
-    overrides |= {"accelerator_type": accelerator_type, "task": task}
-    if not any(overrides.values()):
+    given = {name: value for name, value in keys.items() if value}
+    if not given:
         return config
     raw = config.model_dump(mode="json", exclude_unset=True)
-    for name, value in overrides.items():
-        if value:
-            raw[name] = _merged(raw.get(name), value)
-    for name in _ALIASES.keys() & (engine_kwargs or {}).keys():
+    raw |= {name: _merged(raw.get(name), value) for name, value in given.items()}
+    for name in _ALIASES.keys() & given.get("engine_kwargs", {}).keys():
         raw.pop(_ALIASES[name], None)
     return model_from(raw, "model", (Path.cwd(),))
 

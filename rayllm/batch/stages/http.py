@@ -13,33 +13,13 @@ from typing import Any
 
 import aiohttp
 
+from rayllm.batch.config import HTTPRequestProcessorConfig
 from rayllm.batch.execution.row_loop import RowLoop
 from rayllm.batch.rows import Row
 from rayllm.core.errors import RequestError
 
 _MAX_WAIT_S = 60.0
 _MAX_ERROR_CHARS = 500
-
-
-@dataclass(frozen=True)
-class RetryPolicy:
-    """When to retry a request.
-
-    Attributes:
-        retries: most retries of a request.
-        first_wait_s: seconds before the first retry, doubled for each further retry.
-        timeout_s: seconds that an attempt may take.
-    """
-
-    retries: int
-    first_wait_s: float
-    timeout_s: float
-
-    def wait_s(self, attempts: int, retry_after: str | None) -> float:
-        """Seconds until the next attempt after `attempts` attempts, at least `retry_after`."""
-        backoff = min(self.first_wait_s * 2 ** (attempts - 1), _MAX_WAIT_S)
-        # With jitter: requests that failed together should not return together.
-        return max(random.uniform(backoff / 2, backoff), _seconds(retry_after))
 
 
 class RateLimiter:
@@ -62,27 +42,24 @@ class HTTPRequestStage:
     """Adds `status_code`, `http_response`, the response's fields, and `generated_text` from a completion.
 
     Args:
-        raise_for_status: whether a row with a status of 400 or above has failed.
+        headers: the headers to send, without references to variables.
         rate_limiter: handle of a `RateLimiter` actor; None is no limit.
     """
 
-    url: str
+    config: HTTPRequestProcessorConfig
     headers: dict[str, str]
-    max_concurrent: int
-    retry_policy: RetryPolicy
-    raise_for_status: bool = True
     rate_limiter: Any = None
 
     def __post_init__(self) -> None:
         self._rows = RowLoop()
-        self._rows.limit(self.max_concurrent)
+        self._rows.limit(self.config.max_concurrent_requests)
         self._session = self._rows.call(self._open())
 
     def __call__(self, rows: list[Row]) -> list[Row]:
         return self._rows.map(self._request, rows)
 
     async def _open(self) -> aiohttp.ClientSession:
-        timeout = aiohttp.ClientTimeout(total=self.retry_policy.timeout_s)
+        timeout = aiohttp.ClientTimeout(total=self.config.timeout_s)
         return aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
 
     async def _request(self, row: Row) -> Row:
@@ -94,14 +71,14 @@ class HTTPRequestStage:
             try:
                 status, headers, text = await self._send(body)
                 is_transient = status in (408, 425, 429) or status >= 500
-                if not is_transient or attempts > self.retry_policy.retries:
+                if not is_transient or attempts > self.config.max_retries:
                     return self._result(status, text, attempts)
                 retry_after = headers.get("Retry-After")
             except (aiohttp.ClientError, TimeoutError) as error:
                 problem = str(error) or type(error).__name__
-            if problem and attempts > self.retry_policy.retries:
-                raise RequestError(f"{self.url} cannot be reached ({_counted(attempts)}): {problem}")
-            await asyncio.sleep(self.retry_policy.wait_s(attempts, retry_after))
+            if problem and attempts > self.config.max_retries:
+                raise RequestError(f"{self.config.url} cannot be reached ({_counted(attempts)}): {problem}")
+            await asyncio.sleep(wait_s(self.config.base_retry_wait_time_in_s, attempts, retry_after))
 
     async def _send(self, body: bytes) -> tuple[int, Any, str]:
         if self.rate_limiter is not None:
@@ -109,7 +86,7 @@ class HTTPRequestStage:
             # The timers of a busy event loop may be early.
             while (left_s := due - time.monotonic()) > 0:  # noqa: ASYNC110  (waits for a time, not for an event)
                 await asyncio.sleep(left_s)
-        async with self._session.post(self.url, data=body, headers=self.headers) as response:
+        async with self._session.post(self.config.url, data=body, headers=self.headers) as response:
             return response.status, response.headers, await response.text(errors="replace")
 
     def _result(self, status: int, text: str, attempts: int) -> Row:
@@ -117,9 +94,9 @@ class HTTPRequestStage:
             content: Any = json.loads(text)
         except ValueError:
             content = text
-        if self.raise_for_status and status >= 400:
+        if self.config.raise_for_status and status >= 400:
             message = " ".join(text.split())[:_MAX_ERROR_CHARS]
-            raise RequestError(f"{self.url} answered {status} ({_counted(attempts)}): {message}")
+            raise RequestError(f"{self.config.url} answered {status} ({_counted(attempts)}): {message}")
         fields = content if isinstance(content, dict) else {}
         return {**fields, **_generated(fields), "http_response": content, "status_code": status}
 
@@ -143,6 +120,13 @@ def _generated(response: Row) -> Row:
     message = choices[0].get("message")
     text = message.get("content") if isinstance(message, dict) else choices[0].get("text")
     return {"generated_text": text, "finish_reason": choices[0].get("finish_reason")}
+
+
+def wait_s(first_s: float, attempts: int, retry_after: str | None) -> float:
+    """Seconds until the next attempt after `attempts` attempts: `first_s`, doubled each time, or `retry_after`."""
+    backoff = min(first_s * 2 ** (attempts - 1), _MAX_WAIT_S)
+    # With jitter: requests that failed together should not return together.
+    return max(random.uniform(backoff / 2, backoff), _seconds(retry_after))
 
 
 def _seconds(retry_after: str | None) -> float:

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rayllm.batch.config import HTTPRequestProcessorConfig
 from rayllm.batch.rows import ERROR, Row
 from rayllm.batch.stages import http
-from rayllm.batch.stages.http import HTTPRequestStage, RateLimiter, RetryPolicy
+from rayllm.batch.stages.http import HTTPRequestStage, RateLimiter, wait_s
 from tests.unit.batch.stages.endpoint import Endpoint, Reply
 
 WAIT_S = 0.002
@@ -35,9 +36,9 @@ class NearPace:
         """When each request may be sent, at the earliest."""
 
     async def remote(self) -> float:
-        asked_at, wait_s = time.monotonic(), self._pace.wait_s()
-        self.due.append(asked_at + wait_s)
-        return wait_s
+        asked_at, seconds = time.monotonic(), self._pace.wait_s()
+        self.due.append(asked_at + seconds)
+        return seconds
 
     @property
     def calls(self) -> int:
@@ -47,7 +48,10 @@ class NearPace:
 @contextmanager
 def stage(url: str, window: int = 8, retries: int = 3, timeout_s: float = 10, **keys: Any) -> Iterator[Any]:
     headers = keys.pop("headers", {"Content-Type": "application/json"})
-    made = HTTPRequestStage(url, headers, window, RetryPolicy(retries, WAIT_S, timeout_s), **keys)
+    pace = keys.pop("rate_limiter", None)
+    times = {"max_retries": retries, "base_retry_wait_time_in_s": WAIT_S, "timeout_s": timeout_s}
+    config = HTTPRequestProcessorConfig(url=url, max_concurrent_requests=window, **times, **keys)
+    made = HTTPRequestStage(config, headers, pace)
     try:
         yield made
     finally:
@@ -284,22 +288,20 @@ def test_retry_after_is_obeyed() -> None:
 
 def test_retry_after_may_be_a_date() -> None:
     at = datetime.now(UTC) + timedelta(seconds=60)
-    patience = RetryPolicy(1, WAIT_S, 1)
-    assert 58 < patience.wait_s(1, format_datetime(at, usegmt=True)) <= 60
-    assert patience.wait_s(1, format_datetime(at - timedelta(hours=1), usegmt=True)) <= WAIT_S
+    assert 58 < wait_s(WAIT_S, 1, format_datetime(at, usegmt=True)) <= 60
+    assert wait_s(WAIT_S, 1, format_datetime(at - timedelta(hours=1), usegmt=True)) <= WAIT_S
 
 
 @pytest.mark.parametrize("text", [None, "", "soon", "-5", "inf", "nan", "1e999", "Wed, 99 Foo 2000"])
 def test_a_retry_after_that_says_nothing(text: str | None) -> None:
-    wait_s = RetryPolicy(1, WAIT_S, 1).wait_s(1, text)
-    assert math.isfinite(wait_s)
-    assert WAIT_S / 2 <= wait_s <= WAIT_S
+    seconds = wait_s(WAIT_S, 1, text)
+    assert math.isfinite(seconds)
+    assert WAIT_S / 2 <= seconds <= WAIT_S
 
 
 def test_waits_grow_to_a_limit_and_differ() -> None:
-    patience = RetryPolicy(30, 1.0, 1)
     for tries, most in [(1, 1), (2, 2), (4, 8), (30, 60)]:
-        waits = {patience.wait_s(tries, None) for _ in range(50)}
+        waits = {wait_s(1.0, tries, None) for _ in range(50)}
         assert len(waits) > 1
         assert most / 2 <= min(waits) <= max(waits) <= most
 
