@@ -17,6 +17,7 @@ from rayllm.sources.safetensors import Tensor, read_header
 from rayllm.sources.selection import CONFIG, MISTRAL_CONFIG, config_path, is_mistral, mistral_priority, select_files
 from rayllm.sources.stores import HubStore, Item, LocalStore, Store, open_store
 from rayllm.sources.stores.local import SCHEME, read_range
+from rayllm.sources.transfer import DownloadOptions
 from rayllm.sources.transfer.ranges import RangeClient
 
 _THREADS = 16
@@ -105,7 +106,7 @@ class _Reader:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._client = RangeClient(_THREADS)
+        self._client = RangeClient(DownloadOptions(_THREADS))
 
     def close(self) -> None:
         self._client.close()

@@ -62,11 +62,9 @@ class _Download:
     _options: DownloadOptions
 
     def __post_init__(self) -> None:
-        options = self._options
-        stall_s = min(options.stall_s, options.deadline_s or options.stall_s)
-        self._client = RangeClient(options.threads, stall_s, options.tries, self._pause)
+        self._client = RangeClient(self._options, self._pause)
         self._stop = threading.Event()
-        self._ends_at = time.monotonic() + options.deadline_s if options.deadline_s else float("inf")
+        self._ends_at = time.monotonic() + (self._options.deadline_s or float("inf"))
         self._checksums: dict[str, Checksum] = {}
 
     def run(self) -> dict[str, Checksum]:

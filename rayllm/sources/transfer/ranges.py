@@ -19,6 +19,7 @@ import urllib3
 from rayllm.core.errors import SourceError
 from rayllm.sources.errors import ChangedError, DeniedError, UnreachableError
 from rayllm.sources.items import Item, Location
+from rayllm.sources.transfer.options import DownloadOptions
 
 _CHUNK = 1024 * 1024
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504, 509})
@@ -35,23 +36,13 @@ Write = Callable[[bytes, int], None]
 class RangeClient:
     """Fetches ranges over kept-alive connections. Thread-safe.
 
-    Args:
-        connections: connections to keep per host.
-        stall_s: seconds without a byte before an attempt is abandoned.
-        tries: consecutive failures without a byte received before giving up.
-        pause: sleeps for the given seconds before a retry; may raise to stop retrying.
+    `pause` sleeps for the given seconds before a retry; it may raise to stop retrying.
     """
 
-    def __init__(
-        self,
-        connections: int,
-        stall_s: float = 20.0,
-        tries: int = 6,
-        pause: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._connections = connections
+    def __init__(self, options: DownloadOptions, pause: Callable[[float], None] = time.sleep) -> None:
+        stall_s = min(options.stall_s, options.deadline_s or options.stall_s)
         self._timeout = urllib3.Timeout(connect=min(10.0, stall_s), read=stall_s)
-        self._tries = tries
+        self._options = options
         self._pause = pause
         self._pools: dict[tuple[str, str | None], urllib3.PoolManager] = {}
         self._lock = threading.Lock()
@@ -85,7 +76,7 @@ class RangeClient:
                 denied = True
             except UnreachableError as error:
                 failures += 1
-                if failures >= self._tries:
+                if failures >= self._options.tries:
                     message = f"{item.key} could not be fetched in {failures} tries: {error.message}"
                     raise UnreachableError(message) from None
                 self._pause(_backoff_s(failures))
@@ -134,7 +125,7 @@ class RangeClient:
         key = f"{parts.scheme}://{parts.netloc}", location.ca_bundle
         with self._lock:
             if key not in self._pools:
-                self._pools[key] = _open_pool(parts.scheme, parts.hostname or "", key[1], self._connections)
+                self._pools[key] = _open_pool(parts.scheme, parts.hostname or "", key[1], self._options.threads)
             return self._pools[key]
 
 
