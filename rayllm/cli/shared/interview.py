@@ -284,7 +284,7 @@ def _introduce(profile: ModelProfile) -> None:
         say(f"Its prompts and tool calls have the format of {family.name}.")
     if profile.was_inspected and not profile.template and not profile.task and not (family and family.prompt_format):
         say("It has no chat template: add a prompt_format to its file, or it only completes text.")
-    if profile.is_gated:
+    if profile.info.is_gated:
         say("It is gated: serving it needs HF_TOKEN of an account with access. The file refers to that variable.")
 
 

@@ -1,7 +1,7 @@
 """Recommendations for what the user leaves open: GPU, split, context length, batch size."""
 
 from rayllm.core.errors import ConfigError
-from rayllm.plan.authoring.profile import ModelProfile
+from rayllm.plan.authoring.profile import ModelProfile, number
 from rayllm.plan.fit import EngineSettings, Fit, fit, shape_errors, smallest_split, split_errors
 from rayllm.plan.gpus import GIB, GPUS, Gpu
 from rayllm.plan.measure import Measured
@@ -44,7 +44,9 @@ def check_split(profile: ModelProfile, tensor: int, stages: int) -> None:
     def errors_of(tensor: int, stages: int) -> list[str]:
         if profile.measured:
             return split_errors(profile.measured.architecture, EngineSettings(tensor, stages))
-        return shape_errors(tensor, stages, profile.heads, profile.key_value_heads, profile.layers)
+        names = ("num_attention_heads", "num_key_value_heads", "num_hidden_layers")
+        heads, key_values, layers = (number(profile.info.config, name) for name in names)
+        return shape_errors(tensor, stages, heads, key_values, layers)
 
     if errors := errors_of(tensor, stages):
         degrees = f"tensor parallelism {tensor}" + (f", pipeline parallelism {stages}" if stages > 1 else "")

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from rayllm.plan.consistency import check_tensors
 from rayllm.plan.cpu import Cpu
 from rayllm.plan.layers import UnknownArchitectureError
 from rayllm.plan.measure import Measured, inspect_or_outline, measure_info
-from rayllm.sources.safetensors import Tensor
+from rayllm.sources.inspection import ModelInfo
 
 Task = Literal["embed", "score", "classify"]
 
@@ -89,40 +89,34 @@ class ModelProfile:
     """A model, as far as its files could be read.
 
     Attributes:
+        info: what the files say; nothing if they could not be read.
         measured: sizes; None if its memory cannot be computed, for the reason in `unmeasured`.
         context: maximum length in tokens.
         template: the model's own chat template.
         stops: end-of-turn tokens that the files do not declare.
         task: None for generation, and if unknown.
-        is_gated: whether the hub restricts access.
         was_inspected: false if the files could not be read.
     """
 
     model: ModelConfig
+    info: ModelInfo
     measured: Measured | None = None
     unmeasured: str = ""
     context: int | None = None
-    heads: int | None = None
-    key_value_heads: int | None = None
-    layers: int | None = None
-    tensors: Mapping[str, Tensor] = field(default_factory=dict)
     family: Family | None = None
     template: str | None = None
     stops: tuple[str, ...] = ()
     task: Task | None = None
-    is_gated: bool = False
     was_inspected: bool = True
 
     def cpu_bytes(self, cpu: Cpu | None) -> int | None:
         """Bytes of the weights on a CPU; None if the weights are unknown."""
         if self.measured:
             return self.measured.on_cpu(cpu).weights.bytes
-        if not self.tensors:
+        if not (tensors := self.info.tensors.values()):
             return None
         element_bytes = dtype_bytes(cpu.dtype) if cpu else 2
-        return sum(
-            tensor.count * element_bytes if tensor.is_float else tensor.stored_bytes for tensor in self.tensors.values()
-        )
+        return sum(tensor.count * element_bytes if tensor.is_float else tensor.stored_bytes for tensor in tensors)
 
 
 def profile_model(model: ModelConfig) -> ModelProfile:
@@ -142,18 +136,14 @@ def profile_model(model: ModelConfig) -> ModelProfile:
     check_tensors(config, info.tensors, measured.architecture if measured else None)
     return ModelProfile(
         model=model,
+        info=info,
         measured=measured,
         unmeasured=reason,
-        context=measured.architecture.context if measured else _number(config, "max_position_embeddings"),
-        heads=_number(config, "num_attention_heads"),
-        key_value_heads=_number(config, "num_key_value_heads"),
-        layers=_number(config, "num_hidden_layers"),
-        tensors=info.tensors,
+        context=measured.architecture.context if measured else number(config, "max_position_embeddings"),
         family=find_family(_name(model), str(config.get("model_type", "")), template),
         template=template,
         stops=missing_stops(info.texts, config),
         task=_task(config, _SENTENCE_TRANSFORMERS in info.paths),
-        is_gated=info.is_gated,
         was_inspected=not is_outline,
     )
 
@@ -183,7 +173,8 @@ def check_architecture(config: Mapping[str, Any]) -> None:
 
 def profile_by_name(model: ModelConfig, reason: str) -> ModelProfile:
     """The profile of a model whose files cannot be read, and the reason why."""
-    return ModelProfile(model, unmeasured=reason, family=find_family(_name(model), "", None), was_inspected=False)
+    family = find_family(_name(model), "", None)
+    return ModelProfile(model, ModelInfo("", {}, {}), unmeasured=reason, family=family, was_inspected=False)
 
 
 def _name(model: ModelConfig) -> str:
@@ -191,7 +182,8 @@ def _name(model: ModelConfig) -> str:
     return model.source.repo_id if isinstance(model.source, HubSource) else model.model_id
 
 
-def _number(config: Mapping[str, Any], name: str) -> int | None:
+def number(config: Mapping[str, Any], name: str) -> int | None:
+    """The positive number at a key of a config.json, or of the part that writes text, if there is one."""
     parts = (*(config.get(key) for key in _TEXT_PARTS), config)
     values = (part.get(name) for part in parts if isinstance(part, Mapping))
     return next((value for value in values if isinstance(value, int) and value > 0), None)

@@ -171,5 +171,5 @@ def _running(profile: ModelProfile, answers: Answers) -> Iterator[_Section]:
         yield {"lora_config": {"dynamic_lora_loading_path": lora.path, "max_num_adapters_per_replica": lora.slots}}
     if answers.scaling:
         yield {"deployment_config": {"autoscaling_config": dict(answers.scaling)}}
-    if profile.is_gated:
+    if profile.info.is_gated:
         yield {"runtime_env": {"env_vars": {"HF_TOKEN": "${env:HF_TOKEN}"}}}
