@@ -18,6 +18,13 @@ from rayllm.prompt import PromptFormat
 _LARGE_GPU = re.compile(r"H\d|G?B[23]\d|GH\d|GB10|RTX-PRO-6000")
 _LARGE_GPU_SEQS, DEFAULT_MAX_NUM_SEQS = 1024, 256
 
+ALIASES = {
+    "max_model_len": "max_request_context_length",
+    "tensor_parallel_size": "tensor_parallelism",
+    "pipeline_parallel_size": "pipeline_parallelism",
+}
+"""Engine argument → the model's key for the same thing."""
+
 _MODEL_ID = matching(
     r"(?!.*\.\.)[A-Za-z0-9][\w.:/@+-]*",
     "must be letters, digits and `. _ - : / @ +`, and begin with a letter or digit",
@@ -249,15 +256,13 @@ class ModelConfig(Frozen):
 
     @model_validator(mode="after")
     def _say_it_once(self) -> Self:
-        aliases = {
-            "max_request_context_length": ("max_model_len", self.max_request_context_length),
-            "tensor_parallelism.degree": ("tensor_parallel_size", self._given_degree("tensor_parallelism")),
-            "pipeline_parallelism.degree": ("pipeline_parallel_size", self._given_degree("pipeline_parallelism")),
-        }
-        for ours, (theirs, value) in aliases.items():
-            other = self.engine_kwargs.get(theirs)
-            if value is not None and other is not None and other != value:
-                raise ValueError(f"`{ours}` ({value}) and `engine_kwargs.{theirs}` ({other}) differ; keep one")
+        for argument, key in ALIASES.items():
+            value, other = getattr(self, key), self.engine_kwargs.get(argument)
+            if key not in self.model_fields_set or value is None or other is None:
+                continue
+            ours, value = (f"{key}.degree", value.degree) if isinstance(value, Parallelism) else (key, value)
+            if other != value:
+                raise ValueError(f"`{ours}` ({value}) and `engine_kwargs.{argument}` ({other}) differ; keep one")
         if "reasoning_parser_plugin" not in self.engine_kwargs:
             try:
                 check_parser("reasoning_parser", self.reasoning_parser)
@@ -286,9 +291,6 @@ class ModelConfig(Frozen):
         if self.generation_config.prompt_format and self.tool_calling and self.tool_calling.chat_template:
             raise ValueError("`tool_calling.chat_template` and `prompt_format` exclude each other; keep one")
         return self
-
-    def _given_degree(self, name: str) -> int | None:
-        return getattr(self, name).degree if name in self.model_fields_set else None
 
     @property
     def model_id(self) -> str:

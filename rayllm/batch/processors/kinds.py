@@ -27,7 +27,7 @@ from rayllm.batch.stages.request import DeployedRequestStage, EngineRequestStage
 from rayllm.batch.stages.stage import ActorStage, Stage
 from rayllm.batch.stages.text import ChatTemplateStage, DetokenizeStage, TokenizeStage
 from rayllm.config import ModelConfig, model_from, named_model
-from rayllm.config.model import DEFAULT_MAX_NUM_SEQS
+from rayllm.config.model import ALIASES, DEFAULT_MAX_NUM_SEQS
 from rayllm.core.errors import ConfigError
 
 REQUEST_STAGE = "RequestStage"
@@ -40,12 +40,6 @@ _TAKES = {
     "embed": _PROMPTS | {"pooling_params"},
     "classify": _PROMPTS | {"pooling_params"},
     "score": {"text_1", "text_2", "pooling_params"},
-}
-# Engine argument → the model file's key for the same thing, which the argument overrides.
-_ALIASES = {
-    "max_model_len": "max_request_context_length",
-    "tensor_parallel_size": "tensor_parallelism",
-    "pipeline_parallel_size": "pipeline_parallelism",
 }
 
 
@@ -239,8 +233,8 @@ def model_config(model: str | Path | ModelConfig, **keys: Any) -> ModelConfig:
         return config
     raw = config.model_dump(mode="json", exclude_unset=True)
     raw |= {name: _merged(raw.get(name), value) for name, value in given.items()}
-    for name in _ALIASES.keys() & given.get("engine_kwargs", {}).keys():
-        raw.pop(_ALIASES[name], None)
+    for name in ALIASES.keys() & given.get("engine_kwargs", {}).keys():
+        raw.pop(ALIASES[name], None)
     return model_from(raw, "model", (Path.cwd(),))
 
 
