@@ -28,7 +28,7 @@ class Bucket(ABC):
 
     @abstractmethod
     def list_objects(self, prefix: str) -> list[Item]:
-        """List all objects under a prefix, with the key as path; the empty objects that mark folders are left out."""
+        """List all objects under a prefix, with the key as path."""
 
     @abstractmethod
     def locate(self, key: str, version: str) -> Location:

@@ -52,8 +52,6 @@ class GcsBucket(Bucket):
                 Checksum.from_base64("crc32c", blob.crc32c) if blob.crc32c else None,
             )
             for blob in blobs
-            # Consoles create empty objects to show a folder.
-            if not blob.name.endswith("/")
         ]
 
     def locate(self, key: str, version: str) -> Location:

@@ -56,12 +56,7 @@ class S3Bucket(Bucket):
             entries = [entry for page in pages for entry in page.get("Contents", ())]
         except Exception as error:
             raise self._translated(error, self.uri(prefix)) from None
-        return [
-            Item(entry["Key"], entry["Key"], entry["Size"], entry["ETag"])
-            for entry in entries
-            # Consoles create empty objects to show a folder.
-            if not entry["Key"].endswith("/")
-        ]
+        return [Item(entry["Key"], entry["Key"], entry["Size"], entry["ETag"]) for entry in entries]
 
     def locate(self, key: str, version: str) -> Location:
         """Get a presigned URL, to be requested with `If-Match`, and the checksum that S3 keeps."""

@@ -39,5 +39,6 @@ class BucketStore:
 
     def _list(self, prefix: str, folder: str) -> list[Item]:
         """Objects whose key starts with `prefix`, with paths relative to `folder`."""
-        objects = self._bucket.list_objects(prefix)
+        # Consoles create empty objects to show a folder.
+        objects = [each for each in self._bucket.list_objects(prefix) if not each.key.endswith("/")]
         return [replace(each, path=checked_path(each.key.removeprefix(folder), self.uri)) for each in objects]
