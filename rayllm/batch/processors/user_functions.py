@@ -57,13 +57,7 @@ class Preprocess:
     def _data(self, row: Row) -> Row:
         if self.function is None:
             return {key: value for key, value in row.items() if self.takes is None or key in self.takes}
-        try:
-            data = self.function(row)
-        except Exception as problem:
-            message = f"preprocess raised {reason(problem)}; the row has the columns {', '.join(row)}."
-            raise RequestError(message) from problem
-        if not isinstance(data, Mapping):
-            raise RequestError(f"preprocess must return a mapping, not {type(data).__name__}.")
+        data = _returned("preprocess", self.function, row)
         if self.takes is not None:
             # Columns of the input may be returned as they are; any other key is meant for the stages.
             for key in data.keys() - self.takes - row.keys():
@@ -121,7 +115,7 @@ class Postprocess:
     def _output(self, row: Row, results: Row) -> Row:
         if self.function is None:
             return results
-        output = _output(self.function, {**row, **results}, results)
+        output = _returned("postprocess", self.function, {**row, **results, "_outputs": results})
         return {key: value for key, value in output.items() if key != "_outputs"}
 
     def _arrays(
@@ -195,13 +189,15 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else bool(one == other)
 
 
-def _output(function: UserFunction, row: Row, results: Row) -> Mapping[str, Any]:
+def _returned(name: str, function: UserFunction, row: Row) -> Mapping[str, Any]:
+    """What the user's function `name` returns. Raises RequestError if it fails, or returns no mapping."""
     try:
-        output = function({**row, "_outputs": results})
+        output = function(row)
     except Exception as problem:
-        raise RequestError(f"postprocess raised {reason(problem)}; the row has {', '.join(row)}.") from problem
+        names = ", ".join(key for key in row if key != "_outputs")
+        raise RequestError(f"{name} raised {reason(problem)}; the row has the columns {names}.") from problem
     if not isinstance(output, Mapping):
-        raise RequestError(f"postprocess must return a mapping, not {type(output).__name__}.")
+        raise RequestError(f"{name} must return a mapping, not {type(output).__name__}.")
     return output
 
 

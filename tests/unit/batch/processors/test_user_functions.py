@@ -188,7 +188,7 @@ def test_a_row_that_failed_keeps_its_input() -> None:
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (lambda row: {"a": row["txet"]}, "postprocess raised KeyError: 'txet'; the row has q, text."),
+        (lambda row: {"a": row["txet"]}, "postprocess raised KeyError: 'txet'; the row has the columns q, text."),
         (lambda row: row["text"], "postprocess must return a mapping, not str."),
     ],
 )
