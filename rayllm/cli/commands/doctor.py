@@ -120,11 +120,7 @@ def _judged(check: str, is_fine: bool, detail: str, otherwise: Status = "warning
 
 
 def _packages(machine: Machine) -> Finding:
-    core = [
-        each
-        for each in machine.requirements
-        if "extra ==" not in str(each.marker or "") and (not each.marker or each.marker.evaluate())
-    ]
+    core = [each for each in machine.requirements if not each.marker or each.marker.evaluate()]
     faults = ", ".join(fault for each in core if (fault := _unmet(each, machine)))
     detail = faults or f"all {len(core)} installed, Ray {machine.packages.get('ray')}"
     return _judged("packages", not faults, detail, "error")
