@@ -64,12 +64,9 @@ def _auth_headers(config: AwsCredentials) -> dict[str, str]:
 
 
 def _client_arguments(payload: Any, url: str) -> dict[str, str]:
-    arguments = {}
-    for argument, fields in _FIELDS.items():
-        for name in fields:
-            if isinstance(payload, dict) and payload.get(name):
-                arguments[argument] = str(payload[name])
-                break
+    values = payload if isinstance(payload, dict) else {}
+    found = {argument: next(filter(None, map(values.get, names)), None) for argument, names in _FIELDS.items()}
+    arguments = {argument: str(value) for argument, value in found.items() if value}
     if not arguments.keys() >= {"aws_access_key_id", "aws_secret_access_key"}:
         raise SourceError(f"s3_aws_credentials: {url} answered without AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.")
     return arguments
