@@ -84,7 +84,7 @@ def report() -> list[ModelReport]:
     reports = []
     for name, details in deployed.applications().items():
         deployments = details.get("deployments") or {}
-        names = _names(deployments)
+        names = deployed.router_options(details).get("names", {})
         requests = _requests(name) if names else {}
         for model_id, deployment in names.items():
             if details_of_model := deployments.get(deployment):
@@ -107,17 +107,10 @@ def _of_routers(method: str, argument: Any) -> list[dict[str, Any]]:
     return [
         each
         for name, details in deployed.applications().items()
-        if _names(details.get("deployments") or {})
+        if deployed.router_options(details).get("names")
         for answer in _broadcast(name, _ROUTER, method, argument)
         for each in answer
     ]
-
-
-def _names(deployments: Mapping[str, Any]) -> Mapping[str, str]:
-    """Deployment names by model."""
-    user_config = (deployments.get(_ROUTER) or {}).get("deployment_config", {}).get("user_config")
-    names: Mapping[str, str] = user_config.get("names", {}) if isinstance(user_config, Mapping) else {}
-    return names
 
 
 def _requests(application: str) -> dict[str, tuple[int, RequestTotals]]:

@@ -34,11 +34,17 @@ def declared(details: Details) -> dict[str, Any] | None:
     return found
 
 
+def router_options(details: Details) -> Mapping[str, Any]:
+    """What the routers of an application were deployed with; empty for other applications."""
+    router = (details.get("deployments") or {}).get("Router") or {}
+    options = router.get("deployment_config", {}).get("user_config")
+    return options if isinstance(options, Mapping) else {}
+
+
 def configuration(details: Details) -> AppConfig | None:
     """The configuration of an application of RayLLM, if known here."""
-    user_config = (details.get("deployments") or {}).get("Router", {}).get("deployment_config", {}).get("user_config")
-    if isinstance(user_config, Mapping) and "config" in user_config:
-        return AppConfig.model_validate(user_config["config"])
+    if config := router_options(details).get("config"):
+        return AppConfig.model_validate(config)
     config = declared(details)
     try:
         return load_app(config["args"]) if config else None
