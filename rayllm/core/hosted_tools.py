@@ -66,13 +66,10 @@ def is_hosted(tool: Any) -> bool:
 
 
 def called_tools(choice: Any, hosted: Iterable[HostedTool]) -> Iterator[str]:
-    """The types or names of hosted tools that a `tool_choice` calls, or allows."""
-    if not isinstance(choice, dict) or not isinstance(kind := choice.get("type"), str):
+    """The types or names of hosted tools that a `tool_choice` calls. Allowed tools need not be called."""
+    if not isinstance(choice, dict) or not isinstance(kind := choice.get("type"), str) or kind == "allowed_tools":
         return
-    if kind == "allowed_tools":
-        for each in allowed if isinstance(allowed := choice.get("tools"), list) else ():
-            yield from called_tools(each, hosted)
-    elif kind not in _CHOICES:
+    if kind not in _CHOICES:
         yield kind[:_LONGEST_SHOWN]
     elif any(tool.name == choice.get("name") for tool in hosted):
         yield choice["name"][:_LONGEST_SHOWN]

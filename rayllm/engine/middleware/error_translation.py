@@ -1,4 +1,4 @@
-"""Translates vLLM's errors to OpenAI's shape, merges the tool call deltas of chat streams, and names the last event of
+"""Translates vLLM's errors to OpenAI's shape, merges the tool call deltas of chat streams, and corrects the statuses of
 responses.
 
 vLLM puts the status into `code`, where OpenAI's clients expect a string or null. A stream whose first event is an error
@@ -28,6 +28,7 @@ from rayllm.core.errors import (
 )
 from rayllm.core.headers import REQUEST_ID
 from rayllm.engine.guided import ERROR_TYPE
+from rayllm.engine.middleware.response_events import corrected
 
 logger = logging.getLogger(__name__)
 
@@ -170,6 +171,7 @@ class _Reply:
         self._pending = b""
         self._last = b""
         self._started = False
+        self._held = b""
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -188,7 +190,7 @@ class _Reply:
         """
         self._start = None
         if self._started:
-            body = error_event(error, self._path, self._next_number())
+            body = self._held + error_event(error, self._path, self._next_number())
             await self._send({"type": "http.response.body", "body": body, "more_body": False})
         else:
             await error_response(error, self._path)(self._scope, self._receive, self._send)
@@ -199,6 +201,10 @@ class _Reply:
         if error := _error_in(body):
             await self.fail(translate_error(error, _status(error), self._path, self._request_id))
             return
+        if self._path == CHAT:
+            body = with_merged_tool_calls(body)
+        elif self._path == RESPONSES:
+            body, self._held = corrected(self._held, body)
         if not self._started:
             self._pending += body
             if message.get("more_body") and (not body or body.startswith(_ANNOUNCEMENTS)):
@@ -208,10 +214,6 @@ class _Reply:
             assert start is not None  # noqa: S101  (checked by the caller)
             self._started = True
             await self._send(start)
-        if self._path == CHAT:
-            body = with_merged_tool_calls(body)
-        elif self._path == RESPONSES:
-            body = with_status_of_response(body)
         self._last = body or self._last
         await self._send({**message, "body": body})
 
@@ -224,7 +226,7 @@ class _Reply:
         await self.fail(translate_error(error, status, self._path, self._request_id))
 
     def _next_number(self) -> int:
-        numbers = _NUMBER.findall(self._last)
+        numbers = _NUMBER.findall(self._held or self._last)
         return int(numbers[-1]) + 1 if numbers else 0
 
 
@@ -257,18 +259,6 @@ async def _swallow(message: Message) -> None:
     """Discard what vLLM still sends after a reply was replaced."""
 
 
-def with_status_of_response(chunk: bytes) -> bytes:
-    """`chunk` of a stream of the Responses API, whose last event says whether the response is complete."""
-    name, separator, data = chunk.partition(b"\ndata: ")
-    if name != b"event: response.completed":
-        return chunk
-    event = json.loads(data)
-    if event["response"]["status"] != "incomplete":
-        return chunk
-    event["type"] = "response.incomplete"
-    return b"event: response.incomplete" + separator + json.dumps(event, ensure_ascii=False).encode() + b"\n\n"
-
-
 def with_merged_tool_calls(chunk: bytes) -> bytes:
     """`chunk` of a chat stream with at most one delta per tool call.
 
@@ -281,18 +271,13 @@ def with_merged_tool_calls(chunk: bytes) -> bytes:
     head, end, rest = chunk.partition(b"\n\n")
     parsed = json.loads(head.removeprefix(b"data: "))
     for choice in parsed["choices"]:
-        if calls := choice.get("delta", {}).get("tool_calls"):
-            choice["delta"]["tool_calls"] = _merged(calls)
+        by_index: dict[int, dict[str, Any]] = {}
+        for call in choice.get("delta", {}).get("tool_calls") or ():
+            if (first := by_index.setdefault(call["index"], call)) is not call:
+                _add(first, call)
+        if by_index:
+            choice["delta"]["tool_calls"] = list(by_index.values())
     return b"data: " + json.dumps(parsed, ensure_ascii=False, separators=(",", ":")).encode() + end + rest
-
-
-def _merged(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    by_index: dict[int, dict[str, Any]] = {}
-    for call in calls:
-        first = by_index.setdefault(call["index"], call)
-        if first is not call:
-            _add(first, call)
-    return list(by_index.values())
 
 
 def _add(first: dict[str, Any], more: dict[str, Any]) -> None:

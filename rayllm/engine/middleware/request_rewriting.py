@@ -14,6 +14,8 @@ from rayllm.engine.guided.worker_messages import KEY as ENVELOPE
 from rayllm.engine.middleware.anthropic_content import with_texts_of_documents
 from rayllm.engine.middleware.deprecated_fields import replace_deprecated
 from rayllm.engine.middleware.request_limits import check_limits
+from rayllm.engine.middleware.responses_input import with_readable_items
+from rayllm.engine.middleware.tool_choices import with_allowed_tools
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.engine.structured_output.constraint import constrained_by
 
@@ -28,8 +30,6 @@ LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 GUARDED_FIELDS = ("kv_transfer_params", "ec_transfer_params", "priority")
 
 _BACKEND = "nvext.guided_decoding_backend"
-# Where items of the Responses API's input have their parts.
-_PARTS = ("content", "output", "summary")
 
 
 def rewrite_request(path: str, body: Body, plan: RequestPlan) -> Body:
@@ -48,12 +48,13 @@ def rewrite_request(path: str, body: Body, plan: RequestPlan) -> Body:
     _check_backend(path, rewritten, plan)
     if path in WITH_HOSTED_TOOLS:
         refuse_hosted_tools(path, rewritten, plan.has_tool_server)
+    if path in (CHAT, CHAT_BATCH, RESPONSES):
+        rewritten = with_allowed_tools(rewritten)
     if path in (MESSAGES, COUNT_TOKENS):
         rewritten = with_texts_of_documents(rewritten)
     if path == RESPONSES:
         _check_stateless(rewritten)
-        if isinstance(items := rewritten.get("input"), list):
-            rewritten["input"] = [whole_answer(_without_nulls(item)) for item in items]
+        rewritten = with_readable_items(rewritten)
     if path in _STOPS:
         _apply(plan, path, rewritten)
     return rewritten
@@ -108,9 +109,6 @@ def _check_stateless(body: Body) -> None:
         if name in body:
             message = f"This service stores no responses; send the whole conversation in `input` instead of `{name}`."
             raise RequestError(message, name)
-    items = body.get("input")
-    if isinstance(items, list) and any(isinstance(i, dict) and i.get("type") == "item_reference" for i in items):
-        raise RequestError("This service stores no items; send them whole instead of an `item_reference`.", "input")
     if body.get("background"):
         raise RequestError("This service does not answer in the background; leave `background` out.", "background")
 
@@ -154,31 +152,6 @@ def _add_stops(body: Body, field: str, plan: RequestPlan) -> None:
     # A constraint determines where the answer ends; a stop text of the model's file could only cut the answer.
     if plan.stop and isinstance(own, list) and constrained_by(body) is None:
         body[field] = [*own, *(text for text in plan.stop if text not in own)]
-
-
-def _without_nulls(item: Body) -> Body:
-    """An item of the Responses API's input without nulls, for which vLLM has no defaults, also in its parts."""
-    kept = {name: value for name, value in item.items() if value is not None}
-    for name in _PARTS:
-        if isinstance(parts := kept.get(name), list):
-            kept[name] = [_without_nulls(part) if isinstance(part, dict) else part for part in parts]
-    return kept
-
-
-def whole_answer(item: Body) -> Body:
-    """An item of the Responses API's input, with the parts of an earlier answer joined to one text.
-
-    vLLM takes only the first part, and fails on a refusal and on an empty list.
-    """
-    parts = item.get("content")
-    if item.get("role") != "assistant" or not isinstance(parts, list):
-        return item
-    found = [part.get("text", part.get("refusal")) if isinstance(part, dict) else None for part in parts]
-    texts = [text for text in found if isinstance(text, str)]
-    if len(texts) < len(parts):
-        # vLLM reports the fault.
-        return item
-    return {"role": "assistant", "content": "".join(texts)}
 
 
 def with_one_bos(prompt: Any, plan: RequestPlan) -> Any:

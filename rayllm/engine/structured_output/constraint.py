@@ -63,33 +63,30 @@ def forced_parameters(body: Body) -> list[Any] | None:
     choice, tools = body.get("tool_choice"), body.get("tools")
     if not _forces_call(choice) or not isinstance(tools, list):
         return None
-    names = _named(choice) if isinstance(choice, dict) else None
-    return [schema for name, schema in _parameters(tools) if names is None or name in names]
+    wanted = _named(choice) if isinstance(choice, dict) else None
+    return [schema for name, schema in _parameters(tools) if wanted in (None, name)]
 
 
 def _forces_call(choice: Any) -> bool:
     if not isinstance(choice, dict):
         return bool(choice == "required")
-    # OpenAI's lists of allowed tools have a mode; Anthropic's choices have other types.
-    allowed = choice.get("allowed_tools", choice)
-    mode = allowed.get("mode") if isinstance(allowed, dict) else None
-    return bool(mode == "required") if mode is not None else choice.get("type") not in ("auto", "none", "allowed_tools")
+    # Of Anthropic's choices, these force none.
+    return choice.get("type") not in ("auto", "none")
 
 
-def _named(choice: Body) -> set[str] | None:
-    """The names of the tools in a choice; None for a choice of any tool."""
-    allowed = choice.get("allowed_tools", choice)
-    tools = allowed.get("tools") if isinstance(allowed, dict) else None
-    holders = tools if isinstance(tools, list) else [choice]
-    functions = [item.get("function", item) for item in holders if isinstance(item, dict)]
-    names = [function.get("name") for function in functions if isinstance(function, dict)]
-    return {name for name in names if isinstance(name, str)} or None
+def _named(choice: Body) -> str | None:
+    """The name of the tool in a choice; None for a choice of any tool."""
+    function = choice.get("function", choice)
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _parameters(tools: list[Any]) -> Iterator[tuple[str, Any]]:
     for tool in tools:
         if not isinstance(tool, dict):
             continue
+        if isinstance(nested := tool.get("tools"), list):
+            yield from _parameters(nested)
         function = tool["function"] if isinstance(tool.get("function"), dict) else tool
         for key in ("parameters", "input_schema"):
             if function.get(key) is not None:

@@ -65,6 +65,7 @@ async def make_server(engine: Any, arguments: Namespace, path: Callable[[], str]
     app.state.server = SimpleNamespace(should_exit=False)
     validate_cheaply(app)
     describe_exceptions(lambda error: say_too_long(error, path(), engine.model_config.max_model_len))
+    end_cut_inputs()
     refuse_media()
     return app
 
@@ -137,6 +138,14 @@ def _error_event(chunk: Any) -> str | None:
     if isinstance(chunk, str):
         return chunk if chunk.startswith('data: {"error"') else None
     return f"data: {chunk.model_dump_json()}\n\n" if hasattr(chunk, "error") else None
+
+
+def end_cut_inputs() -> None:
+    """Have the input of a custom tool's call that is cut off be what was streamed, not unfinished JSON."""
+    from vllm.entrypoints.openai.responses import streaming_events as events
+
+    if whole := getattr(events, "decode_custom_tool_input", None):
+        events.decode_custom_tool_input = lambda text: events.decode_custom_tool_input_prefix(text) or whole(text)
 
 
 def refuse_media() -> None:

@@ -15,7 +15,9 @@ def enforce_arguments() -> None:
 
     if hasattr(registry.get_model_structural_tag, "__wrapped__"):
         return
-    registry.get_model_structural_tag = _with_strict_tools(registry.get_model_structural_tag)
+    # Versions without it have no such tools.
+    flat = getattr(registry, "get_function_tools", list)
+    registry.get_model_structural_tag = _with_strict_tools(registry.get_model_structural_tag, flat)
     for module, name in _MISTRAL:
         try:
             parser = getattr(importlib.import_module(module), name)
@@ -24,11 +26,12 @@ def enforce_arguments() -> None:
         parser.adjust_request = _with_strict_request(parser.adjust_request)
 
 
-def _with_strict_tools(make_tag: Callable[..., Any]) -> Callable[..., Any]:
+def _with_strict_tools(make_tag: Callable[..., Any], flat: Callable[[Any], Any]) -> Callable[..., Any]:
     @wraps(make_tag)
     def make(model: str, tools: Any, tool_choice: Any, *args: Any, **kwargs: Any) -> Any:
         if tools and _forces(tool_choice):
-            tools = [_strict(tool) for tool in tools]
+            # Custom tools and those of a namespace become functions.
+            tools = [_strict(function) for tool in tools for function in flat([tool]) or [tool]]
         return make_tag(model, tools, tool_choice, *args, **kwargs)
 
     return make
@@ -51,7 +54,7 @@ def _with_strict_request(adjust: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _forces(tool_choice: Any) -> bool:
-    return tool_choice not in (None, "auto", "none") and getattr(tool_choice, "mode", None) != "auto"
+    return tool_choice not in (None, "auto", "none")
 
 
 def _strict(tool: Any) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 
 from rayllm.core.token_log import TokenLog
 
-# vLLM's packages that make the ids and the creation times of replies.
-_PACKAGES = ("vllm.entrypoints.", "vllm.tool_parsers.")
+# Where vLLM makes the ids and the creation times of replies.
+_PACKAGES = ("vllm.entrypoints.", "vllm.tool_parsers.", "vllm.renderers.chat_utils")
 
 
 def vary_templates(server: Any, choose: Callable[[], str | None]) -> None:

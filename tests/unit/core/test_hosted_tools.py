@@ -85,7 +85,6 @@ def test_an_mcp_server_is_refused_first_and_with_the_way_out() -> None:
     [
         {"type": "web_search"},
         {"type": "mcp", "server_label": "a"},
-        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}, SEARCH]},
     ],
 )
 def test_a_choice_of_a_hosted_tool_is_refused(choice: Any) -> None:
@@ -102,7 +101,7 @@ def test_a_choice_of_a_hosted_tool_is_refused(choice: Any) -> None:
         {"type": "custom", "name": "f"},
         {"type": "tool", "name": "f"},
         {"type": "any"},
-        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}, SEARCH]},
         {"type": "allowed_tools", "tools": 7},
     ],
 )

@@ -45,7 +45,7 @@ class Tools:
         return cls(
             tuple(hosted),
             tuple(islice(called_tools(choice, hosted), _MAX_CALLED)),
-            (choice.get("type") if isinstance(choice, dict) else choice) in ("required", "any"),
+            (choice.get("mode", choice.get("type")) if isinstance(choice, dict) else choice) in ("required", "any"),
             json.dumps([tool for index, tool in enumerate(tools) if index not in indexes])[1:-1],
             json.dumps(on_server)[1:-1],
         )

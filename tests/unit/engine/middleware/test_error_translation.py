@@ -45,14 +45,41 @@ async def test_a_good_reply_passes_untouched() -> None:
     assert await reply(*bodies) == (200, {"content-type": "x"}, bodies)
 
 
-@pytest.mark.parametrize(("status", "name"), [("completed", "completed"), ("incomplete", "incomplete")])
-async def test_the_last_event_of_a_response_has_its_status(status: str, name: str) -> None:
-    data = {"type": "response.completed", "sequence_number": 7, "response": {"status": status, "output": ["é"]}}
-    sent = b"event: response.completed\ndata: " + json.dumps(data).encode() + b"\n\n"
-    _, _, [body] = await reply(sent, path=RESPONSES)
-    event, received = body.decode().removesuffix("\n\n").split("\ndata: ")
-    assert event == f"event: response.{name}"
-    assert json.loads(received) == {**data, "type": f"response.{name}"}
+def response_event(kind: str, number: int, **fields: Any) -> bytes:
+    data = {"type": f"response.{kind}", "sequence_number": number, **fields}
+    return f"event: {data['type']}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+
+
+def ended(status: str, name: str) -> list[bytes]:
+    """The end of a stream: the last item is done, and the response."""
+    items = [{"id": "a", "status": "completed"}, {"id": "é", "status": status}]
+    done = response_event("output_item.done", 7, item=items[-1])
+    return [done, response_event(name, 8, response={"status": status, "output": items})]
+
+
+@pytest.mark.parametrize("status", ["completed", "incomplete"])
+async def test_the_last_events_of_a_response_have_its_status(status: str) -> None:
+    done, last = ended(status, "completed")
+    sent = [response_event("created", 0), done.replace(b"incomplete", b"completed"), last, b""]
+    _, _, bodies = await reply(*sent, path=RESPONSES)
+    assert b"".join(bodies) == sent[0] + b"".join(ended(status, status))
+
+
+async def test_a_response_without_items_may_be_cut_too() -> None:
+    """Its first three events are one."""
+    sent = [response_event(kind, number) for number, kind in enumerate(("created", "in_progress"))]
+    response = {"status": "incomplete", "output": []}
+    _, _, bodies = await reply(*sent, response_event("completed", 2, response=response), path=RESPONSES)
+    assert b"".join(bodies) == b"".join(sent) + response_event("incomplete", 2, response=response)
+
+
+async def test_an_error_follows_the_last_item_that_is_done() -> None:
+    done = response_event("output_item.done", 7, item={"id": "a"})
+    sent = [response_event("output_item.added", 6), done, b'data: {"error": {"message": "Cold.", "code": 500}}\n\n']
+    _, _, bodies = await reply(*sent, path=RESPONSES)
+    text = b"".join(bodies)
+    assert text.startswith(sent[0] + done)
+    assert b'"sequence_number": 8' in text[len(sent[0] + done) :]
 
 
 async def test_a_code_is_a_word_or_null_and_the_param_a_field() -> None:

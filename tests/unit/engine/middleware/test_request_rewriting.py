@@ -78,15 +78,16 @@ def test_items_and_their_parts_have_no_nulls() -> None:
     image = {"type": "input_image", "image_url": "data:", "detail": None, "file_id": None}
     items = [
         {"type": None, "id": None, "role": "user", "content": [image, {"type": "input_text", "text": "a"}]},
-        {"type": "reasoning", "id": None, "summary": [], "content": None, "encrypted_content": None},
         {"type": "function_call_output", "id": None, "call_id": "c", "output": "x", "status": None},
     ]
     assert rewrite_request(RESPONSES, {"input": items}, RequestPlan())["input"] == [
         {
             "role": "user",
-            "content": [{"type": "input_image", "image_url": "data:"}, {"type": "input_text", "text": "a"}],
+            "content": [
+                {"type": "input_image", "image_url": "data:", "detail": "auto"},
+                {"type": "input_text", "text": "a"},
+            ],
         },
-        {"type": "reasoning", "summary": []},
         {"type": "function_call_output", "call_id": "c", "output": "x"},
     ]
 
@@ -117,7 +118,6 @@ def test_what_generates_nothing_gets_no_sampling_values(path: str) -> None:
         ("previous_response_id", "resp_1"),
         ("conversation", "c"),
         ("background", True),
-        ("input", [{"type": "item_reference", "id": "x"}]),
     ],
 )
 def test_responses_are_not_stored_and_say_so(field: str, value: Any) -> None:
@@ -252,7 +252,6 @@ def test_the_parts_of_an_earlier_answer_become_one_text(parts: list[Any], text: 
         {"role": "assistant", "content": "a"},
         {"role": "assistant", "content": [{"type": "output_text"}]},
         {"role": "assistant", "content": ["a"]},
-        {"type": "reasoning", "summary": []},
     ],
 )
 def test_what_is_no_list_of_texts_is_left_to_vllm(item: dict[str, Any]) -> None:

@@ -79,7 +79,7 @@ async def test_the_configuration_may_have_them_refused_by_the_replica() -> None:
     [
         (RESPONSES, [SEARCH, FUNCTION], {"type": "web_search"}),
         (RESPONSES, [SEARCH], "required"),
-        (RESPONSES, [SEARCH, FUNCTION], {"type": "allowed_tools", "mode": "auto", "tools": [SEARCH]}),
+        (RESPONSES, [SEARCH], {"type": "allowed_tools", "mode": "required", "tools": [SEARCH]}),
         (MESSAGES, [ANTHROPIC_SEARCH, OWN], {"type": "tool", "name": "web_search"}),
         (MESSAGES, [ANTHROPIC_SEARCH], {"type": "any"}),
     ],
