@@ -20,6 +20,7 @@ from ray import serve
 
 from benchmarks.faults.application import APP, MODEL, application, delete
 from benchmarks.faults.cluster import Cluster
+from tests.integration.response_stream import check_stream
 from tests.integration.test_leaving import within
 from tests.servers.process import free_port
 
@@ -29,12 +30,25 @@ STORY = "Tell me a story."
 MESSAGES = {"messages": [{"role": "user", "content": STORY}], "max_tokens": 900}
 # Chats as well.
 STRUCTURED, REPETITION, FREQUENCY = "structured output", "repetition penalty", "frequency penalty"
+# A tool's call in a response.
+CALL = "/v1/responses?call"
+NOTE = {
+    "type": "function",
+    "name": "note",
+    "parameters": {"type": "object", "properties": {"text": {"type": "string"}}},
+}
+SAID = '\n{"name": "note", "arguments": {"text": "' + "Paris and Berlin, " * 60 + '"}}\n'
 PROMPT = f"<|im_start|>user\n{STORY}<|im_end|>\n<|im_start|>assistant\n"
 BODIES: dict[str, dict[str, Any]] = {
     CHAT: {**MESSAGES, "stream_options": {"include_usage": True}},
     "/v1/completions": {"prompt": PROMPT, "max_tokens": 900, "stream_options": {"include_usage": True}},
     "/v1/messages": MESSAGES,
     "/v1/responses": {"input": STORY, "max_output_tokens": 900},
+    CALL: {
+        "input": STORY,
+        "tools": [NOTE],
+        "structured_outputs": {"grammar": f"start: <tool_call> {json.dumps(SAID)} </tool_call>"},
+    },
     # All of the text is fixed, and the grammar has to know how much of it is there.
     STRUCTURED: {**MESSAGES, "structured_outputs": {"regex": "(Paris and Berlin, ){60}"}},
     REPETITION: {**MESSAGES, "repetition_penalty": 1.01},
@@ -47,6 +61,7 @@ WAYS: dict[str, Mapping[str, str]] = {"handed over": HANDED_OVER, "relayed": {"o
 TWO = {"n": 2, "temperature": 1, "min_tokens": 900, "ignore_eos": True}
 # The path of each stream that has ended.
 ENDED: list[str] = []
+DELTAS = ("response.output_text.delta", "response.function_call_arguments.delta", "content_block_delta")
 USAGE = re.compile(r'"usage":\{[^}]*')
 
 
@@ -105,7 +120,7 @@ def text_of(reply: str) -> str:
             continue
         event = json.loads(line.removeprefix("data: "))
         assert "error" not in event, event
-        if event.get("type") in ("response.output_text.delta", "content_block_delta"):
+        if event.get("type") in DELTAS:
             delta = event["delta"]
             said.append(delta if isinstance(delta, str) else delta.get("text", ""))
         for choice in event.get("choices", ()):
@@ -172,6 +187,9 @@ def test_streams_outlive_their_replica(url: str, processes: Cluster) -> None:
         assert USAGE.findall(text)[-1:] == USAGE.findall(expected[path])[-1:]
         ids = re.findall(r'^data: \{"id":"([^"]*)"', text, re.MULTILINE)
         assert len(set(ids)) <= 1, "one stream has one id"
+        if path in ("/v1/responses", CALL):
+            [item] = check_stream(text)["output"]
+            assert item["type"] == ("function_call" if path == CALL else "message")
 
 
 def interrupted(url: str, processes: Cluster) -> dict[tuple[str, str], str]:
