@@ -25,6 +25,7 @@ class RequestPlan:
         allowed_fields: the GUARDED_FIELDS that clients may send.
         has_tool_server: whether vLLM runs some tools itself.
         context_length: in tokens; 0 if it is not known.
+        modalities: what the model's prompts may contain; empty if it is not known.
     """
 
     chat_template: str | None = None
@@ -38,6 +39,7 @@ class RequestPlan:
     allowed_fields: tuple[str, ...] = ()
     has_tool_server: bool = False
     context_length: int = 0
+    modalities: tuple[str, ...] = ()
 
 
 def plan_requests(

@@ -161,7 +161,10 @@ class EngineServer:
         own_template = partial(vllm_application.own_chat_template, self._engine)
         plan = plan_requests(model, self._engine.get_tokenizer(), own_template)
         context_length = self._engine.model_config.max_model_len
-        return replace(plan, takes_backends=self._guided is not None, context_length=context_length)
+        modalities = tuple(vllm_engine.input_modalities(self._engine))
+        return replace(
+            plan, takes_backends=self._guided is not None, context_length=context_length, modalities=modalities
+        )
 
     def _patch_engine(self, plan: RequestPlan) -> None:
         """Change how the AsyncLLM handles every request, before vLLM's application uses the AsyncLLM."""

@@ -116,7 +116,7 @@ def _document(name: str, block: Body) -> list[Any]:
         return [heading, *parts] if heading["text"] else parts
     raise _fault(
         f"`{name}` is a document whose source is of the type `{str(kind)[:40]}`, which this service does not read. "
-        "Send its text: `source: {type: text, media_type: text/plain, data: …}`."
+        "Send a PDF in Base64, or a text: `source: {type: text, media_type: text/plain, data: …}`."
     )
 
 

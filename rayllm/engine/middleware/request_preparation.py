@@ -13,6 +13,7 @@ from rayllm.core.asgi import header
 from rayllm.core.endpoints import BY_PATH, ENDPOINTS
 from rayllm.core.errors import RequestError
 from rayllm.engine.adapters.pool import AdapterPool, adapter_plan, use_adapter
+from rayllm.engine.middleware.content_parts import PdfReader
 from rayllm.engine.middleware.request_rewriting import LENGTHS, Body, rewrite_request
 from rayllm.engine.middleware.request_scope import MAX_TOKENS, requested_model, timing_adapter
 from rayllm.engine.request_plan import RequestPlan
@@ -46,6 +47,7 @@ class PreparationMiddleware:
         self._adapter_pool = adapter_pool
         self._plan = plan
         self._admit = admit
+        self._pdfs = PdfReader()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] not in self._served:
@@ -85,9 +87,10 @@ class PreparationMiddleware:
 
     async def _rewritten(self, scope: Scope, raw: bytes) -> bytes:
         body = json.loads(raw)  # validated by the router
+        has_pdfs = await self._pdfs.read(body)
         rewritten = await self._admit(rewrite_request(scope["path"], body, adapter_plan() or self._plan))
         scope[MAX_TOKENS] = max((body[name] for name in LENGTHS if isinstance(body.get(name), int)), default=0)
-        return raw if rewritten == body else json.dumps(rewritten).encode()
+        return raw if rewritten == body and not has_pdfs else json.dumps(rewritten).encode()
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -12,6 +12,7 @@ from rayllm.core.hosted_tools import PATHS as WITH_HOSTED_TOOLS
 from rayllm.core.hosted_tools import refuse_hosted_tools
 from rayllm.engine.guided.worker_messages import KEY as ENVELOPE
 from rayllm.engine.middleware.anthropic_content import with_texts_of_documents
+from rayllm.engine.middleware.content_parts import check_media
 from rayllm.engine.middleware.deprecated_fields import replace_deprecated
 from rayllm.engine.middleware.request_limits import check_limits
 from rayllm.engine.middleware.responses_input import with_readable_items
@@ -41,6 +42,7 @@ def rewrite_request(path: str, body: Body, plan: RequestPlan) -> Body:
         RequestError: the request asks for something unsupported.
     """
     check_limits(path, body)
+    check_media(body, plan.modalities)
     # To clients, null is the default. To vLLM it is an invalid value, or another one than the default.
     rewritten = {name: value for name, value in body.items() if value is not None}
     _check_guarded(rewritten, plan)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rayllm.core.errors import RequestError
-from rayllm.engine.structured_output.bounded_work import BoundedWork
+from rayllm.engine.bounded_work import BoundedWork
 from rayllm.engine.structured_output.constraint import Constraint, constraints_in, forced_parameters, refusal
 from rayllm.engine.structured_output.embedded_schemas import enforce_tag, map_lark_schemas, same_parameters, schemas_in
 from rayllm.engine.structured_output.limits import (

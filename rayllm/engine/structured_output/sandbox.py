@@ -18,8 +18,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from rayllm.core.errors import ConstraintNotCheckedError, EngineError, UnavailableError
+from rayllm.engine.bounded_work import BoundedWork
 from rayllm.engine.structured_output import sandbox_process
-from rayllm.engine.structured_output.bounded_work import BoundedWork
 from rayllm.engine.structured_output.constraint import Constraint, refusal
 
 logger = logging.getLogger(__name__)

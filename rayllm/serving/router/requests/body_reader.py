@@ -3,17 +3,15 @@
 A thread would not do: the parser holds the GIL from start to end.
 """
 
-import asyncio
 import pickle
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
 from rayllm.core.endpoints import CHAT
 from rayllm.core.errors import RequestError, UnavailableError
 from rayllm.core.json_body import is_light
+from rayllm.core.limited_process import answer_of
 from rayllm.core.shares import Turns
 from rayllm.serving.router.requests.body_summary import Summary, summarize
 from rayllm.serving.router.requests.texts import texts_of
@@ -26,7 +24,7 @@ _BUSY = "Too many large request bodies are waiting to be read."
 _QUEUE_S = 20.0
 # Includes the start of the process, which takes seconds under load.
 _TIMEOUT_S = 60.0
-_SLICE = 256 * 1024
+_WORKER = "rayllm.serving.router.requests.body_worker"
 
 
 class BodyReader:
@@ -54,45 +52,10 @@ class BodyReader:
 
 
 async def _in_subprocess(parse: Callable[..., T], raw: bytes, *arguments: str) -> T:
-    try:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "rayllm.serving.router.requests.body_worker",
-            parse.__name__,
-            *arguments,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-    except OSError as error:
-        raise UnavailableError(f"A large request body cannot be read now: {error.strerror}.", None, None, 5) from None
-    try:
-        async with asyncio.timeout(_TIMEOUT_S):
-            answer = await _answer(process, raw)
-    except TimeoutError:
-        answer = b""
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+    answer = await answer_of(_WORKER, raw, parse.__name__, *arguments, timeout_s=_TIMEOUT_S)
     # No output: the kernel ended the process, for its use of time or memory.
     result = pickle.loads(answer) if answer else RequestError("The request body takes too long to read.")
     if isinstance(result, RequestError):
         raise result
     parsed: T = result
     return parsed
-
-
-async def _answer(process: asyncio.subprocess.Process, raw: bytes) -> bytes:
-    assert process.stdin is not None  # noqa: S101  (a pipe)
-    assert process.stdout is not None  # noqa: S101  (a pipe)
-    content = memoryview(raw)
-    # The process may exit before it has read everything.
-    with suppress(ConnectionError):
-        # In slices: the transport copies what it cannot write at once.
-        for start in range(0, len(raw), _SLICE):
-            process.stdin.write(content[start : start + _SLICE])
-            await process.stdin.drain()
-    process.stdin.close()
-    return await process.stdout.read()

@@ -5,11 +5,11 @@ Its arguments are the name of a function, and what that takes beside the body.
 
 import gc
 import pickle
-import resource
 import sys
 from collections.abc import Callable
 
 from rayllm.core.errors import RequestError
+from rayllm.core.limited_process import limit_process
 from rayllm.serving.router.requests.body_summary import summarize
 from rayllm.serving.router.requests.texts import texts_of
 
@@ -18,9 +18,7 @@ _MEMORY_BYTES = 2 << 30
 
 
 def main() -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit_process(_CPU_S, _MEMORY_BYTES)
     # Nothing is freed before the end, and garbage collection would take most of the time.
     gc.disable()
     parse: Callable[..., object] = {each.__name__: each for each in (summarize, texts_of)}[sys.argv[1]]

@@ -57,7 +57,7 @@ whose content is left out."""
 def request_texts(body: dict[str, Any]) -> list[str]:
     """The texts of a request to generate, in order: all that a template may show, names of properties included.
 
-    Raises RequestError for token ids or vectors in the prompt, which a guard cannot read.
+    Raises RequestError for token ids, vectors or PDFs in the prompt, which a guard cannot read.
     """
     prompt = body.get("prompt")
     if isinstance(prompt, list) and any(not isinstance(each, str) for each in prompt):
@@ -67,6 +67,10 @@ def request_texts(body: dict[str, Any]) -> list[str]:
     leaves = prompt_leaves(body)
     if _VECTORS in body or ("", _VECTORS) in leaves or ("type", _VECTORS) in leaves:
         raise RequestError("The requests of this service are checked, so they must have no `prompt_embeds`.", "prompt")
+    if not {("media_type", "application/pdf"), ("type", "file"), ("type", "input_file")}.isdisjoint(
+        leaf for leaf in leaves if isinstance(leaf[1], str)
+    ):
+        raise RequestError("The requests of this service are checked, so send the text of a PDF instead.")
     return list(_texts(leaves))
 
 

@@ -29,7 +29,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": PICTURE}}
         # Any role is printed by some template, and so are fields and parts that an engine does not know.
         ({"role": "how to", "status": "a b", "type": "c", "content": "user"}, ["how to", "a b", "c", "user"]),
         (
-            {"content": [{"type": "file", "file": {"file_data": "QUJD"}, "source": "a"}]},
+            {"content": [{"type": "vault", "file": {"file_data": "QUJD"}, "source": "a"}]},
             ["QUJD", "a"],
         ),
         (
@@ -99,6 +99,19 @@ def test_every_field_is_read_but_those_that_no_model_reads(field: dict[str, Any]
 def test_vectors_cannot_be_read(body: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match="prompt_embeds"):
         request_texts(body)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "QUJD"}},
+        {"type": "file", "file": {"file_data": "QUJD"}},
+        {"type": "input_file", "file_data": "QUJD"},
+    ],
+)
+def test_pdfs_cannot_be_read(part: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="text of a PDF"):
+        request_texts({"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [part]}]}]})
 
 
 @pytest.mark.parametrize("prompt", [[1], [[1]], ["a", [1]]])

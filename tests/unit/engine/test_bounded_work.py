@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rayllm.core.shares import current_tenant
-from rayllm.engine.structured_output.bounded_work import BoundedWork
+from rayllm.engine.bounded_work import BoundedWork
 
 
 class Work:

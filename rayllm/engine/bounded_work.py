@@ -12,25 +12,30 @@ from rayllm.core.shares import Turns, current_tenant
 
 T = TypeVar("T")
 
-_CACHE_SIZE = 1024
 # Leaves the other cores free under a flood of expensive constraints.
 _MAX_CONCURRENT = 2
 _QUEUE_TIMEOUT_S = 20.0
-_BUSY = "Too many structured-output constraints are waiting to be checked."
+_BUSY = partial(ConstraintNotCheckedError, "Too many structured-output constraints are waiting to be checked.")
 
 
 class BoundedWork(Generic[T]):
-    """A wrapper that caches the results, and bounds the concurrency, of a coroutine function of texts."""
+    """A wrapper that caches the latest results, and bounds the concurrency, of a coroutine function of texts.
 
-    def __init__(self, work: Callable[..., Awaitable[T]]) -> None:
+    `busy` makes the error if too many calls are queued.
+    """
+
+    def __init__(
+        self, work: Callable[..., Awaitable[T]], busy: Callable[[], Exception] = _BUSY, cache_size: int = 1024
+    ) -> None:
         self._work = work
+        self._cache_size = cache_size
         self._cache: OrderedDict[bytes, T] = OrderedDict()
         # By tenant, too: no tenant waits for the turn of another tenant.
         self._running: dict[tuple[str, bytes], asyncio.Task[T]] = {}
-        self._turns = Turns(_MAX_CONCURRENT, _QUEUE_TIMEOUT_S, partial(ConstraintNotCheckedError, _BUSY))
+        self._turns = Turns(_MAX_CONCURRENT, _QUEUE_TIMEOUT_S, busy)
 
     async def answer(self, *texts: str) -> T:
-        """The result of `work` for `texts`. Raises ConstraintNotCheckedError if too many calls are queued."""
+        """The result of `work` for `texts`. Raises as `work`, or `busy`."""
         # A digest, because texts may be long.
         key = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).digest()
         if key in self._cache:
@@ -50,6 +55,6 @@ class BoundedWork(Generic[T]):
                 result = self._cache[key] = await self._work(*texts)
         finally:
             del self._running[tenant, key]
-        if len(self._cache) > _CACHE_SIZE:
+        if len(self._cache) > self._cache_size:
             self._cache.popitem(last=False)
         return result
