@@ -56,9 +56,10 @@ Generated from the exceptions by `make generate`. [The HTTP API](api.md#errors) 
 |---|---|---|---|
 """
 _TAIL = """
-At Anthropic's paths, the `type` of 401 is `authentication_error`, and that of 403 `permission_error`. vLLM's own
-refusals of a request have status 400 and vLLM's message. Where repeating a request cannot help,
-`x-should-retry: false` keeps OpenAI's clients from it.
+At Anthropic's paths, the `type` is Anthropic's: `authentication_error` for 401, `permission_error` for 403,
+`not_found_error` for 404, `request_too_large` for 413, `rate_limit_error` for 429 and `api_error` for 500. vLLM's own
+refusals of a request have status 400 and vLLM's message. `x-should-retry`, which OpenAI's and Anthropic's clients obey,
+is `false` where repeating the request cannot help, and `true` where it will.
 
 Commands exit with 2 for a usage error and with 1 for a failure; the message on standard error names the file, key or
 option. `ConfigError`, `SourceError`, `ClusterError` and `StorageError` end a command or a start; they never answer

@@ -42,7 +42,7 @@ _ERROR: Schema = {
 }
 _KEY: Schema = {"type": "http", "scheme": "bearer", "description": "A key, or a token of the configured issuer."}
 # Answered without a key.
-_OPEN = ("/health", UI)
+_OPEN = ("/", "/health", UI)
 _REFERENCE: Schema = {"$ref": "#/components/schemas/Error"}
 _TEXT: Schema = {"type": "string"}
 _EVENTS = "text/event-stream"
@@ -127,6 +127,7 @@ OWN = (
     _Own("get", "/v1/requests", "Where the time of recent requests went; for administrators.", query=("limit",)),
     _Own("get", "/v1/requests/{request_id}", "Where the time of one request went, by its `x-request-id`."),
     _Own("get", "/metrics", "Metrics of all processes, for Prometheus."),
+    _Own("get", "/", "As `/health`, for agents that try the base address first."),
     _Own("get", "/health", "Whether the router's process is alive."),
     _Own(
         "get",

@@ -154,6 +154,7 @@ def replies() -> dict[tuple[str, str], Reply]:
         ("get", "/v1/requests"): Reply(_list_of(record)),
         ("get", "/v1/requests/{request_id}"): Reply(record),
         ("get", "/metrics"): Reply(others=(_TEXT, "application/openmetrics-text")),
+        ("get", "/"): Reply(Health),
         ("get", "/health"): Reply(Health),
         ("get", "/ready"): Reply(Ready),
         ("get", "/version"): Reply(Versions),

@@ -10,7 +10,8 @@ from rayllm.core.errors import RayLLMError
 
 _ANTHROPIC = (MESSAGES, COUNT_TOKENS)
 # Where they differ from OpenAI's.
-_ANTHROPIC_TYPES = {401: "authentication_error", 403: "permission_error"}
+_ANTHROPIC_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
+_ANTHROPIC_TYPES |= {413: "request_too_large", 429: "rate_limit_error", 500: "api_error"}
 
 
 def error_body(error: RayLLMError, path: str) -> dict[str, Any]:

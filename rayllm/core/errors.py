@@ -51,7 +51,7 @@ class RayLLMError(Exception):
     type: ClassVar[str] = "server_error"
     default_code: ClassVar[str | None] = None
     retry_helps: ClassVar[bool] = True
-    """Else a header keeps OpenAI's client from repeating the request, as it does at 408, 409, 429 and 500."""
+    """Else a header keeps clients from repeating the request, as OpenAI's and Anthropic's do at some statuses."""
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message, param, code)
@@ -97,9 +97,10 @@ class StorageError(RayLLMError):
 
 
 class RequestError(RayLLMError):
-    """The request is invalid."""
+    """The request is invalid, and remains so."""
 
     status = 400
+    retry_helps = False
     type = "invalid_request_error"
 
 
@@ -137,6 +138,7 @@ class MethodNotAllowedError(RequestError):
 
 class RequestTimeoutError(RequestError):
     status = 408
+    retry_helps = True
     type = "timeout_error"
     default_code = "timeout"
 
@@ -146,7 +148,6 @@ class ConflictError(RequestError):
 
     status = 409
     default_code = "conflict"
-    retry_helps = False
 
 
 class BodyTooLargeError(RequestError):
@@ -165,7 +166,6 @@ class QuotaError(RequestError):
     status = 429
     type = "insufficient_quota"
     default_code = "insufficient_quota"
-    retry_helps = False
 
     def headers(self) -> dict[str, str]:
         return {"retry-after": "60", **super().headers()}
@@ -190,7 +190,7 @@ class RateLimitError(RequestError):
         self.reply_headers = dict(reply_headers or {})
 
     def headers(self) -> dict[str, str]:
-        return self.reply_headers
+        return {"x-should-retry": "true", **self.reply_headers}
 
 
 class RefusedError(RequestError):
@@ -198,7 +198,6 @@ class RefusedError(RequestError):
 
     status = 403
     default_code = "request_refused"
-    retry_helps = False
 
     def __init__(
         self, message: str, param: str | None = None, code: str | None = None, status: int = 403, by: str = "hook"
@@ -240,7 +239,7 @@ class UnavailableError(RayLLMError):
         self.retry_after_s = retry_after_s
 
     def headers(self) -> dict[str, str]:
-        return {"retry-after": str(self.retry_after_s)}
+        return {"retry-after": str(self.retry_after_s), "x-should-retry": "true"}
 
 
 class ConstraintNotCheckedError(UnavailableError):

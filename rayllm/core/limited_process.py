@@ -1,57 +1,71 @@
-"""Reading of clients' content in processes whose time and memory are limited."""
+"""Calls of functions on clients' content in a process of its own, whose time and memory are limited.
+
+As a module, the process: its arguments are the names of a module and of a function, and what that takes beside the
+content, which comes from stdin. It writes a pickled result or RequestError to stdout.
+"""
 
 import asyncio
+import gc
+import importlib
+import pickle
 import resource
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
-from rayllm.core.errors import UnavailableError
+from rayllm.core.errors import RequestError, UnavailableError
 
-_SLICE = 256 * 1024
+T = TypeVar("T")
 
-
-def limit_process(cpu_s: int, memory_bytes: int) -> None:
-    """Limit the time and memory of this process, which the kernel ends beyond the limits."""
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+_CPU_S = 20
+_MEMORY_BYTES = 2 << 30
 
 
-async def answer_of(module: str, content: bytes, *arguments: str, timeout_s: float) -> bytes:
-    """What a module writes if it runs in a process of its own, with `content` as its input.
+async def call(what: str, read: Callable[..., T], content: bytes, *arguments: str, timeout_s: float) -> T:
+    """The result of a module's function for `content`, which errors call `what`.
 
-    The answer is empty if the process was ended for its use of time or memory.
-
-    Raises:
-        UnavailableError: no process can be started.
+    Raises RequestError as `read`, or if it takes too much time or memory, and UnavailableError if no process starts.
     """
+    command = (sys.executable, "-m", __name__, read.__module__, read.__name__, *arguments)
+    pipe = asyncio.subprocess.PIPE
     try:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", module, *arguments), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-        )
+        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
     except OSError as error:
-        raise UnavailableError(f"A large request cannot be read now: {error.strerror}.", None, None, 5) from None
+        raise UnavailableError(f"{what} cannot be read now: {error.strerror}.", None, None, 5) from None
+    answer = b""
     try:
-        async with asyncio.timeout(timeout_s):
-            return await _answer(process, content)
-    except TimeoutError:
-        return b""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                answer, _ = await process.communicate(content)
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+    # No output: the kernel ended the process.
+    result = pickle.loads(answer) if answer else RequestError(f"{what} takes too long to read.")
+    if isinstance(result, MemoryError):
+        raise RequestError(f"{what} takes too much memory to read.")
+    if isinstance(result, RequestError):
+        raise result
+    read_content: T = result
+    return read_content
 
 
-async def _answer(process: asyncio.subprocess.Process, content: bytes) -> bytes:
-    assert process.stdin is not None  # noqa: S101  (a pipe)
-    assert process.stdout is not None  # noqa: S101  (a pipe)
-    view = memoryview(content)
-    # The process may exit before it has read everything.
-    with suppress(ConnectionError):
-        # In slices: the transport copies what it cannot write at once.
-        for start in range(0, len(view), _SLICE):
-            process.stdin.write(view[start : start + _SLICE])
-            await process.stdin.drain()
-    process.stdin.close()
-    return await process.stdout.read()
+def main() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Little is freed before the end, and garbage collection would take most of the time.
+    gc.disable()
+    module, function, *arguments = sys.argv[1:]
+    try:
+        answer = getattr(importlib.import_module(module), function)(sys.stdin.buffer.read(), *arguments)
+    except (RequestError, MemoryError) as error:
+        answer = error
+    pickle.dump(answer, sys.stdout.buffer)
+
+
+if __name__ == "__main__":
+    main()

@@ -70,7 +70,8 @@ def vllm_arguments(
     Raises:
         ConfigError: two keys of the model exclude each other.
     """
-    values: dict[str, Any] = dict(model.engine_kwargs)
+    # Usage says how much of the prompt was cached, as in OpenAI's and Anthropic's.
+    values: dict[str, Any] = {"enable_prompt_tokens_details": True, **model.engine_kwargs}
     values |= {"model": weights, "served_model_name": list(names)}
     if tokenizer:
         values["tokenizer"] = str(tokenizer)

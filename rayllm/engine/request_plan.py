@@ -26,6 +26,8 @@ class RequestPlan:
         has_tool_server: whether vLLM runs some tools itself.
         context_length: in tokens; 0 if it is not known.
         modalities: what the model's prompts may contain; empty if it is not known.
+        has_template: whether a Jinja template renders conversations, and takes variables.
+        limits_thinking: whether the engine ends reasoning after a budget of tokens.
     """
 
     chat_template: str | None = None
@@ -40,6 +42,8 @@ class RequestPlan:
     has_tool_server: bool = False
     context_length: int = 0
     modalities: tuple[str, ...] = ()
+    has_template: bool = False
+    limits_thinking: bool = False
 
 
 def plan_requests(

@@ -161,9 +161,13 @@ class EngineServer:
         own_template = partial(vllm_application.own_chat_template, self._engine)
         plan = plan_requests(model, self._engine.get_tokenizer(), own_template)
         context_length = self._engine.model_config.max_model_len
-        modalities = tuple(vllm_engine.input_modalities(self._engine))
         return replace(
-            plan, takes_backends=self._guided is not None, context_length=context_length, modalities=modalities
+            plan,
+            takes_backends=self._guided is not None,
+            context_length=context_length,
+            has_template=bool(plan.chat_template or (self._generates() and own_template())),
+            modalities=tuple(vllm_engine.input_modalities(self._engine)),
+            limits_thinking=bool(getattr(self._engine.vllm_config.reasoning_config, "enabled", False)),
         )
 
     def _patch_engine(self, plan: RequestPlan) -> None:

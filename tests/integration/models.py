@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import (
+    AddedToken,
     AutoTokenizer,
     Idefics3Config,
     Idefics3ForConditionalGeneration,
@@ -253,4 +255,65 @@ def make_whisper(folder: Path) -> Path:
     model.model.decoder.embed_tokens.weight.data[len(tokenizer) - 1501 :] *= 0.1
     model.save_pretrained(folder)
     WhisperProcessor(WhisperFeatureExtractor(chunk_length=5), tokenizer).save_pretrained(folder)
+    return folder
+
+
+# What the scripted model writes after the last word of a question. Each token tells the next one, so none comes twice.
+SCRIPTS = {
+    "<speaks>": ["The capital", " is", " Paris.", " It is large."],
+    "<thinks>": ["<think>", *(f"{number}, " for number in range(20)), "</think>", "So", " be it."],
+    # Until a budget ends it.
+    "<ponders>": ["hm, ", "hm, "],
+    "<calls>": ["Let me look.", "<tool_call>", '{"name": "look", ', '"arguments": {"place": "Paris"}}', "</tool_call>"],
+    "<calls-two>": [
+        '<tool_call>\n{"name": "look", "arguments": {"place"',
+        ': "Rome"}}\n</tool_call>\n',
+        '<tool_call>{"name": "look", "arguments": {"place"',
+        ': "Oslo"}}</tool_call>',
+    ],
+}
+SCRIPTED_TEMPLATE = """
+{%- for message in messages %}<|im_start|>{{ message.role + '\\n' }}
+{%- if message.reasoning %}<think>{{ message.reasoning }}</think>{% endif %}{{ message.content or '' }}
+{%- for call in message.tool_calls or () %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}<|im_end|>
+{% endfor %}
+{%- for tool in tools or () %}{{ tool | tojson }}{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{%- set word = messages[-1].content.split()[-1] %}
+{%- if enable_thinking is defined and not enable_thinking %}<think></think>{{ word if word != "<thinks>" }}
+{%- else %}{{ {"<ponders>": "<think>", "<thinks>": ""}.get(word, "<think></think>") }}{{ word }}{% endif %}
+{%- endif %}"""
+
+
+def make_scripted(folder: Path) -> Path:
+    """A model that writes `SCRIPTS`, with the template of a model whose reasoning can be switched off."""
+    tokenizer = AutoTokenizer.from_pretrained(WEIGHTS)
+    lines = [[start, *tokens] for start, tokens in SCRIPTS.items()]
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for line in lines for token in line])
+    ids = [tokenizer.convert_tokens_to_ids(line) for line in lines]
+    ends = [line[-1] for line in ids if line[-1] != line[-2]]
+    config = LlamaConfig(
+        vocab_size=-(-len(tokenizer) // 64) * 64,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=4096,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        tie_word_embeddings=False,
+        dtype="bfloat16",
+    )
+    model = LlamaForCausalLM(config).to(torch.bfloat16)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" not in name:
+                parameter.zero_()
+        steps = [*(step for line in ids for step in pairwise(line)), *((end, tokenizer.eos_token_id) for end in ends)]
+        for dimension, (token, following) in enumerate(steps):
+            model.model.embed_tokens.weight[token, dimension] = 1
+            model.lm_head.weight[following, dimension] = 10
+    tokenizer.chat_template = SCRIPTED_TEMPLATE
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
     return folder

@@ -1,61 +1,58 @@
 """Parts of messages that vLLM does not read: PDFs become text, and media that the model does not take are refused."""
 
+import base64
+import gc
+import io
+import logging
 from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any
 
 from rayllm.core.errors import RequestError, UnavailableError
-from rayllm.core.limited_process import answer_of
+from rayllm.core.limited_process import call
 from rayllm.engine.bounded_work import BoundedWork
 
 Body = dict[str, Any]
 
-_WORKER = "rayllm.engine.middleware.pdf_worker"
 # Includes the start of the process, which takes seconds under load.
 _TIMEOUT_S = 60.0
+MAX_PAGES = 600
+MAX_CHARACTERS = 4_000_000
 _BUSY = "Too many PDFs are waiting to be read."
-_DATA_URL = "data:application/pdf;base64,"
 # A part's type → the object in it with a PDF, and the PDF's field.
 _PDFS = {"document": ("source", "data"), "file": ("file", "file_data"), "input_file": ("", "file_data")}
 _IS_PDF = ("base64", "application/pdf")
-# Where parts are, and have parts themselves.
+# Where messages are, and where these and their parts have parts.
+_TURNS = ("messages", "input")
 _HOLDERS = ("content", "output", "source")
 _MODALITIES = {"image_url": "image", "input_image": "image", "image": "image", "video_url": "video"}
 _MODALITIES |= {"audio_url": "audio", "input_audio": "audio"}
 
 
-def parts_in(body: Body) -> Iterator[tuple[str, str, Body]]:
-    """The field, the place and the part, of each content part in a conversation."""
-    for field in ("messages", "input"):
-        items = body.get(field)
-        for index, item in enumerate(items if isinstance(items, list) else ()):
-            if isinstance(item, dict):
-                yield from ((field, where, part) for where, part in _parts(f"{field}[{index}]", item))
-
-
-def _parts(where: str, holder: Body) -> Iterator[tuple[str, Body]]:
-    for name in _HOLDERS:
+def parts_in(holder: Body, names: Collection[str] = _TURNS, where: str = "") -> Iterator[tuple[str, Body]]:
+    """The messages and content parts in a request's body, with their places."""
+    for name in names:
         value = holder.get(name)
         if isinstance(value, dict):
-            yield from _parts(f"{where}.{name}", value)
+            yield from parts_in(value, _HOLDERS, f"{where}{name}.")
         for index, part in enumerate(value if isinstance(value, list) else ()):
             if isinstance(part, dict):
-                yield (place := f"{where}.{name}[{index}]"), part
-                yield from _parts(place, part)
+                yield (place := f"{where}{name}[{index}]"), part
+                yield from parts_in(part, _HOLDERS, f"{place}.")
 
 
 def check_media(body: Body, modalities: Collection[str]) -> None:
     """Raise a RequestError for a part that is none of the model's `modalities`; without any, they are unknown."""
-    for field, where, part in parts_in(body) if modalities else ():
+    for where, part in parts_in(body) if modalities else ():
         kind = part.get("type")
         wanted = _MODALITIES.get(kind) if isinstance(kind, str) else None
         if wanted and wanted not in modalities:
             message = f"`{where}` is of the type `{kind}`, but this model takes only {', '.join(modalities)}."
-            raise RequestError(message, field)
+            raise RequestError(message, _field(where))
 
 
 class PdfReader:
-    """Puts the text of PDFs in their place, read in processes whose time and memory are limited."""
+    """Puts the text of PDFs in their place."""
 
     def __init__(self) -> None:
         # A conversation sends its documents again with each turn.
@@ -63,29 +60,52 @@ class PdfReader:
 
     async def read(self, body: Body) -> bool:
         """Replace the PDFs in a body; returns whether there were any. Raises RequestError and UnavailableError."""
-        found = [(field, where, part, pdf) for field, where, part in parts_in(body) if (pdf := _pdf_in(where, part))]
-        for field, where, part, (holder, data) in found:
+        found = [(where, part, pdf) for where, part in parts_in(body) if (pdf := _pdf_in(where, part))]
+        for where, part, (holder, data) in found:
             try:
                 text = await self._texts.answer(data)
             except RequestError as error:
-                raise RequestError(f"`{where}` {error}.", field) from None
+                raise RequestError(f"`{where}`: {error}", _field(where)) from None
             if part["type"] == "document":
                 part["source"] = {"type": "text", "data": text}
                 continue
             name = holder.get("filename")
             part.clear()
-            part["type"] = "text" if field == "messages" else "input_text"
+            part["type"] = "text" if _field(where) == "messages" else "input_text"
             part["text"] = f"Title: {name}\n\n{text}" if isinstance(name, str) else text
         return bool(found)
 
 
-async def _text_of(pdf: str) -> str:
-    encoded = pdf.removeprefix(_DATA_URL).encode(errors="replace")
-    answer = (await answer_of(_WORKER, encoded, timeout_s=_TIMEOUT_S)).decode()
-    if not answer.startswith("+"):
-        # No output: the kernel ended the process.
-        raise RequestError(answer[1:] or "takes too long to read")
-    return answer[1:]
+async def _text_of(data: str) -> str:
+    content = data.removeprefix("data:application/pdf;base64,").encode(errors="replace")
+    return await call("This PDF", text_of_pdf, content, timeout_s=_TIMEOUT_S)
+
+
+def text_of_pdf(encoded: bytes) -> str:
+    """The text of a PDF in Base64, with a blank line between pages; raises RequestError."""
+    from pypdf import PdfReader, errors
+
+    gc.enable()
+    # pypdf reports each fault that it overlooks.
+    logging.disable()
+    texts, characters = list[str](), 0
+    try:
+        reader = PdfReader(io.BytesIO(base64.b64decode(encoded, validate=True)))
+        if len(reader.pages) > MAX_PAGES:
+            raise RequestError(f"This PDF has more than {MAX_PAGES} pages.")
+        for page in reader.pages:
+            texts.append(page.extract_text().strip())
+            characters += len(texts[-1])
+            if characters > MAX_CHARACTERS:
+                raise RequestError(f"This PDF has more than {MAX_CHARACTERS:,} characters.")
+    except (RequestError, MemoryError):
+        raise
+    except Exception as error:
+        fault = "encrypted" if isinstance(error, errors.FileNotDecryptedError) else "no PDF in Base64 that can be read"
+        raise RequestError(f"This is {fault}.") from None
+    if not characters:
+        raise RequestError("This PDF has no text; send its pages as images to a model that takes images.")
+    return "\n\n".join(filter(None, texts))
 
 
 def _pdf_in(where: str, part: Body) -> tuple[Body, str] | None:
@@ -99,5 +119,9 @@ def _pdf_in(where: str, part: Body) -> tuple[Body, str] | None:
     if not isinstance(fields.get(inner), str):
         name = ".".join(filter(None, (where, outer, inner)))
         message = f"`{name}` must be a PDF in Base64; this service keeps and fetches no files."
-        raise RequestError(message, where.split("[")[0])
+        raise RequestError(message, _field(where))
     return fields, fields[inner]
+
+
+def _field(where: str) -> str:
+    return where.split("[")[0]

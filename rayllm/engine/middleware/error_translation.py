@@ -36,6 +36,9 @@ logger = logging.getLogger(__name__)
 _EVENT = re.compile(rb'(?:event: error\n)?data: (\{(?:"type":\s*"error",\s*)?"error".*)')
 # Events of the Responses API sent before the engine has the request.
 _ANNOUNCEMENTS = (b"event: response.created\n", b"event: response.in_progress\n")
+# The text of reasoning. In a text, the marks around the name would be escaped.
+_REASONING = re.compile(rb'"reasoning":\s*("(?:[^"\\]|\\.)*")')
+_FOR_OLDER_CLIENTS = rb'\g<0>,"reasoning_content":\1'
 _NUMBER = re.compile(rb'"sequence_number":\s*(\d+)')
 _PROMPT_FIELD = {CHAT: "messages", CHAT_BATCH: "messages", MESSAGES: "messages", RESPONSES: "input"}
 _PROMPT_FIELD |= {COMPLETIONS: "prompt", EMBEDDINGS: "input", "/classify": "input", "/pooling": "input"}
@@ -58,6 +61,7 @@ _ABOUT_PROMPT = re.compile(
 )
 # Flags of vLLM's command line, as keys of a model's file.
 _FLAGS = {"--enable-auto-tool-choice": "`tool_calling.auto`", "--tool-call-parser": "`tool_calling.parser`"}
+_FLAGS |= {"--reasoning-parser": "`reasoning_parser`", "--reasoning-config": "`engine_kwargs.reasoning_config`"}
 _NO_TEMPLATE = (
     "This model has no chat template, so it takes no messages. Use /v1/completions, or give the model a "
     "`prompt_format` or a `chat_template`."
@@ -202,7 +206,7 @@ class _Reply:
             await self.fail(translate_error(error, _status(error), self._path, self._request_id))
             return
         if self._path == CHAT:
-            body = with_merged_tool_calls(body)
+            body = with_merged_tool_calls(_REASONING.sub(_FOR_OLDER_CLIENTS, body))
         elif self._path == RESPONSES:
             body, self._held = corrected(self._held, body)
         if not self._started:
@@ -213,7 +217,9 @@ class _Reply:
             start, self._start = self._start, None
             assert start is not None  # noqa: S101  (checked by the caller)
             self._started = True
-            await self._send(start)
+            # The body may have become longer.
+            kept = [header for header in start["headers"] if header[0] != b"content-length"]
+            await self._send({**start, "headers": kept})
         self._last = body or self._last
         await self._send({**message, "body": body})
 

@@ -30,6 +30,8 @@ LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 # vLLM's fields by which a client may disturb others, or make a replica connect to other hosts.
 GUARDED_FIELDS = ("kv_transfer_params", "ec_transfer_params", "priority")
 
+# Names by which chat templates are told whether to think.
+_SWITCHES = ("thinking", "enable_thinking")
 _BACKEND = "nvext.guided_decoding_backend"
 
 
@@ -54,6 +56,7 @@ def rewrite_request(path: str, body: Body, plan: RequestPlan) -> Body:
         rewritten = with_allowed_tools(rewritten)
     if path in (MESSAGES, COUNT_TOKENS):
         rewritten = with_texts_of_documents(rewritten)
+    _switch_thinking(path, rewritten, plan)
     if path == RESPONSES:
         _check_stateless(rewritten)
         rewritten = with_readable_items(rewritten)
@@ -65,6 +68,9 @@ def rewrite_request(path: str, body: Body, plan: RequestPlan) -> Body:
 def _apply(plan: RequestPlan, path: str, body: Body) -> None:
     _add_defaults(body, path, plan)
     _add_stops(body, _STOPS[path], plan)
+    if body.get("temperature") == 0 and body.get("n", 1) != 1 and not body.get("use_beam_search"):
+        # The likeliest token each time, of which vLLM makes one answer only.
+        body |= {"temperature": 1, "top_k": 1}
     if path in (CHAT, CHAT_BATCH) and plan.owns_template and body.get("add_special_tokens") is True:
         # The tokenizer adds the BOS, so the template must not.
         kwargs = body.get("chat_template_kwargs") or {}
@@ -75,6 +81,24 @@ def _apply(plan: RequestPlan, path: str, body: Body) -> None:
         _check_token_ids(body, plan.context_length)
         if "prompt" in body and body.get("add_special_tokens") is not False:
             body["prompt"] = with_one_bos(body["prompt"], plan)
+
+
+def _switch_thinking(path: str, body: Body, plan: RequestPlan) -> None:
+    """Tell the chat template whether to think, by both names that templates have for it.
+
+    vLLM tells it one name, and at Anthropic's path only since 0.31, and only not to think.
+    """
+    fields = {MESSAGES: ("thinking", "type"), COUNT_TOKENS: ("thinking", "type"), RESPONSES: ("reasoning", "effort")}
+    outer, inner = fields.get(path, ("", "reasoning_effort"))
+    holder = body.get(outer, {}) if outer else body
+    effort = holder.get(inner) if isinstance(holder, dict) else None
+    if effort == "enabled" and not plan.limits_thinking:
+        # vLLM refuses a budget that the engine cannot keep.
+        body["thinking"] = {"type": "adaptive"}
+    kwargs = body.get("chat_template_kwargs", {})
+    if plan.has_template and isinstance(effort, str) and isinstance(kwargs, dict) and not {*_SWITCHES} & {*kwargs}:
+        thinks = effort not in ("none", "disabled")
+        body["chat_template_kwargs"] = dict.fromkeys(_SWITCHES, thinks) | kwargs
 
 
 def _check_token_ids(body: Body, context_length: int) -> None:

@@ -52,7 +52,7 @@ DESCRIPTION_FILE = Path(__file__).with_name("openapi.json")
 
 # Headers of replies that web pages of other origins can read.
 _EXPOSED = [
-    *(headers.REQUEST_ID, headers.IGNORED_TOOLS, "retry-after"),
+    *(headers.REQUEST_ID, headers.ANTHROPIC_REQUEST_ID, headers.IGNORED_TOOLS, "retry-after", "x-should-retry"),
     *(f"x-ratelimit-{what}-{unit}" for what in ("limit", "remaining", "reset") for unit in ("requests", "tokens")),
 ]
 # OpenAI's paths below /v1/responses; all others are ids.
@@ -102,7 +102,7 @@ class RouterApplication:
                 admin_keys=admin_keys,
                 refused=refused,
                 open_requests=self._forwarder.open_requests,
-                open_paths=["/ready", *router.open_paths, *(route.path for route in open_routes)],
+                open_paths=["/", "/ready", *router.open_paths, *(route.path for route in open_routes)],
             )
         elif not router.allow_anyone:
             self._gate = partial(BrowserGate, config=router, refused=refused)
@@ -123,6 +123,8 @@ class RouterApplication:
         for path, handler in {
             "/v1/models": self.list_models,
             "/v1/models/{name:path}": self.get_model,
+            # Agents try whether anybody is there.
+            "/": self.health,
             "/health": self.health,
             "/ready": self.ready,
             "/version": self.version,
@@ -207,7 +209,7 @@ class RouterApplication:
         raise RouteNotFoundError(_NO_RESPONSES.get(name, _NO_RESPONSES[""]))
 
     async def health(self, request: Request) -> Response:
-        """`GET /health`: liveness of this process, regardless of the models."""
+        """`GET /health` and `/`: liveness of this process, regardless of the models."""
         return JSONResponse({"status": "ok"})
 
     async def ready(self, request: Request) -> Response:

@@ -44,4 +44,4 @@ def test_every_error_stands_in_the_drawing(cls: type[RayLLMError]) -> None:
 
 def test_the_wait_is_kept_too() -> None:
     error = pickle.loads(pickle.dumps(UnavailableError("full", None, None, 7)))
-    assert error.headers() == {"retry-after": "7"}
+    assert error.headers() == {"retry-after": "7", "x-should-retry": "true"}

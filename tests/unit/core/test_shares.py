@@ -39,7 +39,7 @@ def test_a_refusal_says_what_is_full_and_when_to_come_back() -> None:
     with shares.holding("a") as take:
         with pytest.raises(RateLimitError, match=r"their share of this service's things \(router.most\)") as refused:
             take(6)
-        assert refused.value.headers() == {"retry-after": "1"}
+        assert refused.value.headers() == {"retry-after": "1", "x-should-retry": "true"}
         take(5)
 
 

@@ -104,6 +104,7 @@ def test_aliases_become_engine_arguments() -> None:
 def test_tools_and_reasoning() -> None:
     made = arguments(tool_calling={"parser": "hermes", "plugin": "/p.py"}, reasoning_parser="qwen3")
     assert made.server == {
+        "enable_prompt_tokens_details": True,
         "tool_call_parser": "hermes",
         "enable_auto_tool_choice": True,
         "tool_parser_plugin": "/p.py",
@@ -120,6 +121,6 @@ def test_a_task_is_a_runner(task: str, runner: dict[str, str]) -> None:
 
 
 def test_server_options_in_engine_kwargs_reach_the_server() -> None:
-    made = arguments(engine_kwargs={"enable_prompt_tokens_details": True, "max_num_seqs": 3})
-    assert made.server == {"enable_prompt_tokens_details": True}
+    made = arguments(engine_kwargs={"enable_prompt_tokens_details": False, "max_num_seqs": 3})
+    assert made.server == {"enable_prompt_tokens_details": False}
     assert made.engine["max_num_seqs"] == 3

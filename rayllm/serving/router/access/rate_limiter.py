@@ -6,6 +6,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from rayllm.access import Caller
@@ -180,20 +181,22 @@ class RateLimiter:
 
 
 def _headers(limits: Amounts, leased: _Leased, now: float) -> dict[str, str]:
-    """The headers `x-ratelimit-…` as in OpenAI's API; of two limits on tokens, the limit with less left.
+    """The headers of OpenAI's and Anthropic's APIs; of two limits on tokens, the limit with less left.
 
-    Source: https://platform.openai.com/docs/guides/rate-limits
+    Sources: https://platform.openai.com/docs/guides/rate-limits, https://docs.anthropic.com/en/api/rate-limits
     """
     left = {kind: leased.last.remaining.get(kind, 0) + leased.spare.get(kind, 0) for kind in limits}
     resets = {kind: max(0.0, reset - (now - leased.since)) for kind, reset in leased.last.reset_s.items()}
     by_name: dict[str, Kind] = {"requests": "requests"} if "requests" in limits else {}
     if on_tokens := [kind for kind in ("tokens", "tokens_per_day") if kind in limits]:
         by_name["tokens"] = min(on_tokens, key=lambda kind: left[kind])  # type: ignore[arg-type]
-    headers = {}
+    headers = dict[str, str]()
     for name, kind in by_name.items():
-        headers[f"x-ratelimit-limit-{name}"] = str(limits[kind])
-        headers[f"x-ratelimit-remaining-{name}"] = str(left[kind])
-        headers[f"x-ratelimit-reset-{name}"] = _duration(resets.get(kind, 0.0))
+        reset_s = math.ceil(resets.get(kind, 0.0))
+        values = {"limit": limits[kind], "remaining": left[kind], "reset": _duration(reset_s)}
+        headers |= {f"x-ratelimit-{what}-{name}": str(value) for what, value in values.items()}
+        values["reset"] = f"{datetime.now(UTC) + timedelta(seconds=reset_s):%Y-%m-%dT%H:%M:%SZ}"
+        headers |= {f"anthropic-ratelimit-{name}-{what}": str(value) for what, value in values.items()}
     return headers
 
 

@@ -20,7 +20,7 @@ _QUESTIONS_AT_ONCE = 4
 # Most tokens of an answer; a verdict with its categories is shorter.
 _MAX_TOKENS = 100
 _SAFE = Verdict(False)
-_LIMIT_HEADERS = ("retry-after", "x-should-retry", "x-ratelimit-")
+_LIMIT_HEADERS = ("retry-after", "x-should-retry", "x-ratelimit-", "anthropic-ratelimit-")
 
 
 class GuardCaller(Caller):

@@ -3,15 +3,14 @@
 A thread would not do: the parser holds the GIL from start to end.
 """
 
-import pickle
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
 from rayllm.core.endpoints import CHAT
-from rayllm.core.errors import RequestError, UnavailableError
+from rayllm.core.errors import UnavailableError
 from rayllm.core.json_body import is_light
-from rayllm.core.limited_process import answer_of
+from rayllm.core.limited_process import call
 from rayllm.core.shares import Turns
 from rayllm.serving.router.requests.body_summary import Summary, summarize
 from rayllm.serving.router.requests.texts import texts_of
@@ -24,7 +23,6 @@ _BUSY = "Too many large request bodies are waiting to be read."
 _QUEUE_S = 20.0
 # Includes the start of the process, which takes seconds under load.
 _TIMEOUT_S = 60.0
-_WORKER = "rayllm.serving.router.requests.body_worker"
 
 
 class BodyReader:
@@ -48,14 +46,4 @@ class BodyReader:
         if is_light(raw):
             return parse(raw, *arguments)
         async with self._turns.turn(tenant):
-            return await _in_subprocess(parse, raw, *arguments)
-
-
-async def _in_subprocess(parse: Callable[..., T], raw: bytes, *arguments: str) -> T:
-    answer = await answer_of(_WORKER, raw, parse.__name__, *arguments, timeout_s=_TIMEOUT_S)
-    # No output: the kernel ended the process, for its use of time or memory.
-    result = pickle.loads(answer) if answer else RequestError("The request body takes too long to read.")
-    if isinstance(result, RequestError):
-        raise result
-    parsed: T = result
-    return parsed
+            return await call("The request body", parse, raw, *arguments, timeout_s=_TIMEOUT_S)

@@ -67,9 +67,7 @@ def request_texts(body: dict[str, Any]) -> list[str]:
     leaves = prompt_leaves(body)
     if _VECTORS in body or ("", _VECTORS) in leaves or ("type", _VECTORS) in leaves:
         raise RequestError("The requests of this service are checked, so they must have no `prompt_embeds`.", "prompt")
-    if not {("media_type", "application/pdf"), ("type", "file"), ("type", "input_file")}.isdisjoint(
-        leaf for leaf in leaves if isinstance(leaf[1], str)
-    ):
+    if ("media_type", "application/pdf") in leaves or any(name == "file_data" for name, _ in leaves):
         raise RequestError("The requests of this service are checked, so send the text of a PDF instead.")
     return list(_texts(leaves))
 

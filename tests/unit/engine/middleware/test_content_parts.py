@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
+import logging
 from typing import Any
 
 import pytest
 
 from rayllm.core.errors import RequestError
-from rayllm.engine.middleware import content_parts, pdf_worker
+from rayllm.engine.middleware import content_parts
 from rayllm.engine.middleware.content_parts import PdfReader, check_media
 from tests.pdfs import pdf
 
@@ -78,10 +78,10 @@ async def test_bodies_without_parts_stay_as_they_are(body: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        (document("?"), "`messages[0].content[0]` is no PDF in Base64 that can be read."),
-        (document("AAAA"), "`messages[0].content[0]` is no PDF in Base64 that can be read."),
+        (document("?"), "`messages[0].content[0]`: This is no PDF in Base64 that can be read."),
+        (document("AAAA"), "`messages[0].content[0]`: This is no PDF in Base64 that can be read."),
         (document(GOLD[: len(GOLD) // 8 * 4]), "is no PDF"),
-        (document(pdf("")), "`messages[0].content[0]` has no text, only pictures"),
+        (document(pdf("")), "`messages[0].content[0]`: This PDF has no text"),
         (document(pdf(*["x"] * 601)), "has more than 600 pages"),
         (document(None), "`messages[0].content[0].source.data` must be a PDF in Base64"),
         ({"type": "file", "file": {"file_id": "f"}}, "`messages[0].content[0].file.file_data` must be a PDF"),
@@ -114,13 +114,14 @@ async def test_a_text_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
         body = message(document())
         await reader.read(body)
         assert body == message(READ)
-        monkeypatch.setattr(content_parts, "_WORKER", "nobody")
+        monkeypatch.setattr(content_parts, "_TIMEOUT_S", 0)
 
 
-async def test_a_text_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pdf_worker, "MAX_CHARACTERS", 20)
+def test_a_text_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content_parts, "MAX_CHARACTERS", 20)
+    monkeypatch.setattr(logging, "disable", lambda: None)
     with pytest.raises(RequestError, match="more than 20 characters"):
-        pdf_worker.text_of_pdf(base64.b64decode(GOLD))
+        content_parts.text_of_pdf(GOLD.encode())
 
 
 @pytest.mark.parametrize(

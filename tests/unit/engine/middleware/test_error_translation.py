@@ -138,7 +138,7 @@ async def test_anthropics_clients_get_their_own_shape() -> None:
     first, second = bodies[1].split(b"\n", 1)
     assert first == b"event: error"
     body = json.loads(second.removeprefix(b"data: "))
-    assert (body["type"], body["error"]["type"]) == ("error", "server_error")
+    assert (body["type"], body["error"]["type"]) == ("error", "api_error")
     assert "secret" not in bodies[1].decode()
 
 
@@ -224,7 +224,7 @@ async def test_an_engine_that_raises_is_told_to_the_client(begun: bool, path: st
 
     await ErrorMiddleware(app)({"type": "http", "path": path, "headers": []}, None, send)  # type: ignore[arg-type]
     assert sent[0]["status"] == (200 if begun else 500)
-    assert b"server_error" in sent[-1]["body"]
+    assert (b"api_error" if path == MESSAGES else b"server_error") in sent[-1]["body"]
     assert not sent[-1].get("more_body")
     assert "secret" not in str(sent)
 
@@ -291,3 +291,14 @@ async def test_a_parameter_may_stand_for_the_prompt() -> None:
     for parameter in ("input_tokens", "media"):
         _, said = await translated(400, error("No.", 400, parameter))
         assert said["param"] == "messages"
+
+
+async def test_reasoning_has_its_older_name_beside() -> None:
+    said = json.dumps('It "rains": \\ "reasoning":"no"', ensure_ascii=False).encode()
+    chunk = b'data: {"choices":[{"delta":{"reasoning":' + said + b',"content":' + said + b"}}]}\n\n"
+    _, _, [changed] = await reply(chunk)
+    delta = json.loads(changed.removeprefix(b"data: "))["choices"][0]["delta"]
+    assert delta == dict.fromkeys(("reasoning", "reasoning_content", "content"), json.loads(said))
+    for other in (b'data: {"choices":[{"delta":{"reasoning":null}}]}\n\n', b"data: [DONE]\n\n"):
+        assert (await reply(other))[2] == [other]
+    assert (await reply(chunk, path=RESPONSES))[2] == [chunk]

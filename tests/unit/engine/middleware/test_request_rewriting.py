@@ -284,3 +284,47 @@ def test_documents_reach_the_prompt() -> None:
     for path in (MESSAGES, COUNT_TOKENS):
         body = rewrite_request(path, {"messages": [{"role": "user", "content": [document]}]}, RequestPlan())
         assert body == {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}
+
+
+THINKING, ANSWERING = {"thinking": True, "enable_thinking": True}, {"thinking": False, "enable_thinking": False}
+BUDGET = {"type": "enabled", "budget_tokens": 2000}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "switches"),
+    [
+        (CHAT, {}, None),
+        (CHAT, {"reasoning_effort": "low"}, THINKING),
+        (CHAT, {"reasoning_effort": "none"}, ANSWERING),
+        (CHAT, {"reasoning_effort": "none", "chat_template_kwargs": {"thinking": True}}, {"thinking": True}),
+        (CHAT, {"reasoning_effort": "none", "chat_template_kwargs": {"x": 1}}, {**ANSWERING, "x": 1}),
+        (CHAT, {"reasoning_effort": 7, "thinking": 7}, None),
+        (RESPONSES, {"reasoning": {"effort": "none"}}, ANSWERING),
+        (RESPONSES, {"reasoning": 7}, None),
+        (MESSAGES, {"thinking": {"type": "disabled"}}, ANSWERING),
+        (MESSAGES, {"thinking": {"type": "adaptive"}}, THINKING),
+        (MESSAGES, {"thinking": BUDGET}, THINKING),
+        (COUNT_TOKENS, {"thinking": {"type": "disabled"}}, ANSWERING),
+        (MESSAGES, {"thinking": 7, "reasoning_effort": "none"}, None),
+    ],
+)
+def test_templates_are_told_whether_to_think(path: str, body: dict[str, Any], switches: Any) -> None:
+    for plan in (RequestPlan(has_template=True, limits_thinking=True), RequestPlan(limits_thinking=True)):
+        rewritten = rewrite_request(path, body, plan)
+        # Tokenizers with code in place of a template refuse variables.
+        expected = switches if plan.has_template else body.get("chat_template_kwargs")
+        assert rewritten.pop("chat_template_kwargs", None) == expected
+        assert rewritten == {name: value for name, value in body.items() if name != "chat_template_kwargs"}
+
+
+def test_a_budget_that_the_engine_cannot_keep_is_left_out() -> None:
+    assert rewrite_request(MESSAGES, {"thinking": BUDGET}, RequestPlan())["thinking"] == {"type": "adaptive"}
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_several_likeliest_answers_are_drawn_from_one_token_each(path: str) -> None:
+    asked = {"temperature": 0, "n": 3}
+    assert rewrite_request(path, asked, RequestPlan()) == {"temperature": 1, "top_k": 1, "n": 3}
+    for other in ({"temperature": 0}, {"temperature": 0, "n": 1}, {**asked, "use_beam_search": True}, {"n": 3}):
+        assert rewrite_request(path, other, RequestPlan()) == other
+    assert rewrite_request(path, {"n": 3}, RequestPlan(defaults={"temperature": 0}))["top_k"] == 1

@@ -272,7 +272,8 @@ async def test_head_answers_like_get(prefix: str) -> None:
         for path in (*ANSWERED, "/v1/models/none", "/none", "/v1/responses/x"):
             got, headed = [await found.ask(method, prefix + path) for method in ("GET", "HEAD")]
             assert (headed.status_code, headed.content) == (got.status_code, b""), path
-            del got.headers["x-request-id"], headed.headers["x-request-id"]
+            for headers in (got.headers, headed.headers):
+                assert headers.pop("request-id") == headers.pop("x-request-id")
             assert headed.headers == got.headers
         assert (await found.ask("HEAD", prefix + CHAT)).status_code == 405
 
@@ -290,7 +291,7 @@ async def test_needless_slashes_are_ignored_and_never_redirected(prefix: str) ->
         for odd in (f"{CHAT}/", f"/{CHAT}", CHAT.replace("/", "//")):
             reply = await found.ask("POST", prefix + odd, POSTED)
             assert (reply.status_code, reply.json()["error"]["code"]) == (404, "model_not_found")
-        for odd in ("/none/", "//none", "/", "//"):
+        for odd in ("/none/", "//none"):
             reply = await found.get(prefix + odd)
             assert (reply.status_code, reply.json()["error"]["code"]) == (404, "not_found")
         # The page's relative addresses would lead elsewhere from there; it names neither scheme nor host.

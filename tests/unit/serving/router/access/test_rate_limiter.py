@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -120,7 +121,17 @@ async def test_headers_tell_what_is_left() -> None:
     routers = Routers(1)
     alice = caller(requests_per_minute=3, tokens_per_minute=100)
     first = await routers.all[0].admit(alice, 40)
-    assert first.headers == {
+    theirs = {name: value for name, value in first.headers.items() if name.startswith("anthropic-")}
+    resets = [theirs.pop(f"anthropic-ratelimit-{what}-reset") for what in ("requests", "tokens")]
+    assert all(datetime.fromisoformat(reset) > datetime.now(UTC) for reset in resets)
+    assert theirs == {
+        "anthropic-ratelimit-requests-limit": "3",
+        "anthropic-ratelimit-requests-remaining": "2",
+        "anthropic-ratelimit-tokens-limit": "100",
+        "anthropic-ratelimit-tokens-remaining": "60",
+    }
+    ours = {name: value for name, value in first.headers.items() if not name.startswith("anthropic-")}
+    assert ours == {
         "x-ratelimit-limit-requests": "3",
         "x-ratelimit-remaining-requests": "2",
         "x-ratelimit-reset-requests": "1m1s",

@@ -21,11 +21,7 @@ SIZE = 32 << 20
 
 def readers() -> list[psutil.Process]:
     """The processes that read bodies now; other tests have children of their own."""
-    return [
-        child
-        for child in psutil.Process().children()
-        if "rayllm.serving.router.requests.body_worker" in child.cmdline()
-    ]
+    return [child for child in psutil.Process().children() if "rayllm.core.limited_process" in child.cmdline()]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

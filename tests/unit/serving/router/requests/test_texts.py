@@ -29,8 +29,8 @@ IMAGE = {"type": "image_url", "image_url": {"url": PICTURE}}
         # Any role is printed by some template, and so are fields and parts that an engine does not know.
         ({"role": "how to", "status": "a b", "type": "c", "content": "user"}, ["how to", "a b", "c", "user"]),
         (
-            {"content": [{"type": "vault", "file": {"file_data": "QUJD"}, "source": "a"}]},
-            ["QUJD", "a"],
+            {"content": [{"type": "file", "file": {"bytes": "QUJD"}, "source": "a"}]},
+            ["bytes", "QUJD", "a"],
         ),
         (
             {"content": [{"type": "text", "text": "a", "image_url": PICTURE, "extra": "b"}]},
