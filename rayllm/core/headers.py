@@ -33,9 +33,6 @@ ADAPTER_RELOAD = "x-rayllm-adapter-reload"
 REQUEST_ID = "x-request-id"
 """From clients and to them: the request's id. Its longest is `LONGEST_REQUEST_ID`."""
 
-ANTHROPIC_REQUEST_ID = "request-id"
-"""In a reply: the same id, where Anthropic's clients look for it."""
-
 LONGEST_REQUEST_ID = 200
 
 SESSION = "x-session-id"

@@ -12,6 +12,8 @@ import httpx
 TOLERANCE = 2e-2
 # Made anew for each answer.
 _OWN = {"id", "created", "created_at", "completed_at", "request_id", "item_id", "call_id", "tool_use_id", "request-id"}
+# How much of a prompt was cached, which each server says of its own cache, and vLLM's only where it is asked to.
+_CACHED = {"prompt_tokens_details", "cache_read_input_tokens", "cache_creation_input_tokens"}
 
 # Words that every chunk says again: not pieces of a text.
 _WHOLE = {"role", "type", "name", "finish_reason", "stop_reason"}
@@ -49,7 +51,11 @@ def difference(ours: Any, theirs: Any, where: str = "") -> str | None:
 def _stripped(value: Any) -> Any:
     """`value` without names made up for the occasion."""
     if isinstance(value, dict):
-        return {key: _stripped(item) for key, item in value.items() if key not in _OWN}
+        kept = {key: _stripped(item) for key, item in value.items() if key not in _OWN | _CACHED}
+        if "input_tokens" in kept:
+            # Anthropic's are those that were not cached.
+            kept["input_tokens"] += sum(value.get(key) or 0 for key in _CACHED if key.startswith("cache_"))
+        return kept
     return [_stripped(item) for item in value] if isinstance(value, list) else value
 
 

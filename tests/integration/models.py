@@ -281,7 +281,7 @@ SCRIPTED_TEMPLATE = """
 {%- if add_generation_prompt %}<|im_start|>assistant
 {%- set word = messages[-1].content.split()[-1] %}
 {%- if enable_thinking is defined and not enable_thinking %}<think></think>{{ word if word != "<thinks>" }}
-{%- else %}{{ {"<ponders>": "<think>", "<thinks>": ""}.get(word, "<think></think>") }}{{ word }}{% endif %}
+{%- else %}{{ "<think>" if word == "<ponders>" }}{{ word }}{% endif %}
 {%- endif %}"""
 
 

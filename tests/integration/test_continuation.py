@@ -20,6 +20,7 @@ from ray import serve
 
 from benchmarks.faults.application import APP, MODEL, application, delete
 from benchmarks.faults.cluster import Cluster
+from tests.integration.message_stream import MessageStream
 from tests.integration.response_stream import check_stream
 from tests.integration.test_leaving import within
 from tests.servers.process import free_port
@@ -182,6 +183,8 @@ def test_streams_outlive_their_replica(url: str, processes: Cluster) -> None:
         received = interrupted(url, processes)
         continued = continuations(url) - before
     for (path, _), text in received.items():
+        if path == "/v1/messages":
+            assert MessageStream(text).message["stop_reason"]
         assert text_of(text) == text_of(expected[path])
         assert last_event(text) == last_event(expected[path])
         assert USAGE.findall(text)[-1:] == USAGE.findall(expected[path])[-1:]

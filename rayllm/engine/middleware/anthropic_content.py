@@ -20,6 +20,8 @@ _ROLES = {
 }
 # vLLM's blocks that change a conversation's tools.
 _TOOL_CHANGES = ("tool_addition", "tool_removal")
+# Type of an image's source → the field with the image.
+_IMAGES = {"base64": "data", "url": "url"}
 _IN_RESULTS = ("text", "image", "document", "search_result", "tool_reference")
 
 
@@ -48,21 +50,13 @@ def _message(name: str, message: Body) -> Body:
         return message
     blocks: list[Any] = []
     for index, block in enumerate(content):
-        where = f"{name}.content[{index}]"
-        _check_place(where, block, role)
-        blocks += [_tool_result(where, block)] if _type_of(block) == "tool_result" else _blocks(where, block)
+        where, kind = f"{name}.content[{index}]", _type_of(block)
+        if kind in _ROLES and role != _ROLES[kind]:
+            raise _fault(f"`{where}`: `{kind}` blocks belong to messages of the role `{_ROLES[kind]}`.")
+        if kind == "tool_reference":
+            raise _fault(f"`{where}`: `tool_reference` blocks belong into the content of a `tool_result`.")
+        blocks += [_tool_result(where, block)] if kind == "tool_result" else _blocks(where, block)
     return {**message, "content": blocks}
-
-
-def _check_place(name: str, block: Any, role: Any) -> None:
-    """Refuse a block that vLLM would leave out in a message of this role."""
-    kind = _type_of(block)
-    if kind in _ROLES and role != _ROLES[kind]:
-        raise _fault(f"`{name}`: `{kind}` blocks belong to messages of the role `{_ROLES[kind]}`.")
-    if kind == "tool_reference":
-        raise _fault(f"`{name}`: `tool_reference` blocks belong into the content of a `tool_result`.")
-    if kind == "thinking":
-        _text_of(name, block, "thinking")
 
 
 def _check_texts(name: str, blocks: list[Any], others: tuple[str, ...] = ()) -> None:
@@ -96,10 +90,15 @@ def _blocks(name: str, block: Any) -> list[Any]:
         return _document(name, block)
     if kind == "search_result":
         return [_titled(block, ("title", "source"), "\n".join(_texts(f"{name}.content", block.get("content"))))]
-    if kind == "text":
-        _text_of(name, block, "text")
+    if kind in ("text", "thinking"):
+        _text_of(name, block, kind)
     if kind == "image":
-        _check_image(name, block.get("source"))
+        # To vLLM, a source without a type is Base64, and one without content an empty picture.
+        source = block.get("source")
+        field = _IMAGES.get(str(source.get("type", "base64"))) if isinstance(source, dict) else None
+        if field is None:
+            raise _fault(f"`{name}.source` must be of the type `base64` or `url`.")
+        _text_of(f"{name}.source", source, field)
     return [block]
 
 
@@ -111,19 +110,17 @@ def _document(name: str, block: Body) -> list[Any]:
     if isinstance(content, str):
         return [_titled(block, fields, content)]
     if isinstance(content, list):
-        parts = [_part(f"{name}.source.content[{index}]", part) for index, part in enumerate(content)]
         heading = _titled(block, fields, "")
-        return [heading, *parts] if heading["text"] else parts
+        parts = [heading] if heading["text"] else []
+        for index, part in enumerate(content):
+            if _type_of(part) not in ("text", "image"):
+                raise _fault(f"`{name}.source.content[{index}]` must be a block of the type `text` or `image`.")
+            parts += _blocks(f"{name}.source.content[{index}]", part)
+        return parts
     raise _fault(
         f"`{name}` is a document whose source is of the type `{str(kind)[:40]}`, which this service does not read. "
         "Send a PDF in Base64, or a text: `source: {type: text, media_type: text/plain, data: …}`."
     )
-
-
-def _part(name: str, part: Any) -> Any:
-    if _type_of(part) not in ("text", "image"):
-        raise _fault(f"`{name}` must be a block of the type `text` or `image`.")
-    return _blocks(name, part)[0]
 
 
 def _titled(block: Body, names: tuple[str, ...], text: str) -> Body:
@@ -139,15 +136,6 @@ def _texts(name: str, blocks: Any) -> list[str]:
         if _type_of(block) != "text":
             raise _fault(f"`{name}[{index}]` must be a block of the type `text`.")
     return [_text_of(f"{name}[{index}]", block, "text") for index, block in enumerate(blocks)]
-
-
-def _check_image(name: str, source: Any) -> None:
-    """Refuse a source that vLLM takes for an empty picture, or leaves out."""
-    # To vLLM, a source without a type is Base64.
-    kind = source.get("type", "base64") if isinstance(source, dict) else None
-    if kind not in ("base64", "url"):
-        raise _fault(f"`{name}.source` must be of the type `base64` or `url`.")
-    _text_of(f"{name}.source", source, "url" if kind == "url" else "data")
 
 
 def _text_of(name: str, block: Body, field: str) -> str:

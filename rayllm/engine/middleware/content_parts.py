@@ -44,8 +44,7 @@ def parts_in(holder: Body, names: Collection[str] = _TURNS, where: str = "") -> 
 def check_media(body: Body, modalities: Collection[str]) -> None:
     """Raise a RequestError for a part that is none of the model's `modalities`; without any, they are unknown."""
     for where, part in parts_in(body) if modalities else ():
-        kind = part.get("type")
-        wanted = _MODALITIES.get(kind) if isinstance(kind, str) else None
+        wanted = _MODALITIES.get(kind := str(part.get("type")))
         if wanted and wanted not in modalities:
             message = f"`{where}` is of the type `{kind}`, but this model takes only {', '.join(modalities)}."
             raise RequestError(message, _field(where))
@@ -110,8 +109,7 @@ def text_of_pdf(encoded: bytes) -> str:
 
 def _pdf_in(where: str, part: Body) -> tuple[Body, str] | None:
     """The object with a PDF in a part, and the PDF; None for other parts."""
-    kind = part.get("type")
-    outer, inner = _PDFS.get(kind, ("", "")) if isinstance(kind, str) else ("", "")
+    outer, inner = _PDFS.get(kind := str(part.get("type")), ("", ""))
     holder = part.get(outer) if outer else part
     fields = holder if isinstance(holder, dict) else {}
     if not inner or (kind == "document" and (fields.get("type"), fields.get("media_type")) != _IS_PDF):

@@ -52,7 +52,7 @@ DESCRIPTION_FILE = Path(__file__).with_name("openapi.json")
 
 # Headers of replies that web pages of other origins can read.
 _EXPOSED = [
-    *(headers.REQUEST_ID, headers.ANTHROPIC_REQUEST_ID, headers.IGNORED_TOOLS, "retry-after", "x-should-retry"),
+    *(headers.REQUEST_ID, "request-id", headers.IGNORED_TOOLS, "retry-after", "x-should-retry"),
     *(f"x-ratelimit-{what}-{unit}" for what in ("limit", "remaining", "reset") for unit in ("requests", "tokens")),
 ]
 # OpenAI's paths below /v1/responses; all others are ids.

@@ -18,7 +18,7 @@ from rayllm.cluster.ray_internals import name_request_in_logs, raylet_pid, serve
 from rayllm.config import RouterConfig
 from rayllm.core.error_shapes import error_response
 from rayllm.core.errors import ClusterError, RayLLMError, RequestTimeoutError, RouteNotFoundError, UnavailableError
-from rayllm.core.headers import ANTHROPIC_REQUEST_ID, LONGEST_REQUEST_ID, REQUEST_ID
+from rayllm.core.headers import LONGEST_REQUEST_ID, REQUEST_ID
 from rayllm.core.logs import printable
 from rayllm.serving.http.uvicorn_server import embedded_server
 from rayllm.serving.router.http.protocol import LimitedProtocol
@@ -30,6 +30,8 @@ from rayllm.serving.wire.record import CLIENT_LEFT
 logger = logging.getLogger(__name__)
 
 _ID = REQUEST_ID.encode()
+# Of the id in replies; Anthropic's clients look for the second.
+_NAMES = (REQUEST_ID, "request-id")
 
 
 @dataclass(eq=False)
@@ -104,7 +106,7 @@ class HttpServer:
         scope["headers"] = [h for h in scope["headers"] if h[0] != _ID] + [(_ID, request_id.encode("latin-1"))]
         scope["root_path"] = self.root_path
         connection: Connection = scope["extensions"][CONNECTION]
-        connection.reply_headers |= dict.fromkeys((REQUEST_ID, ANTHROPIC_REQUEST_ID), request_id)
+        connection.reply_headers |= dict.fromkeys(_NAMES, request_id)
         began, status = time.perf_counter(), 0
 
         async def send_named(message: Message) -> None:
@@ -211,7 +213,7 @@ def _serve_address(controller: Any, details: dict[str, Any], app_name: str) -> t
 
 
 def _router_headers(status: int, request_id: str) -> list[tuple[bytes, bytes]]:
-    headers = [(name.encode(), request_id.encode("latin-1")) for name in (REQUEST_ID, ANTHROPIC_REQUEST_ID)]
+    headers = [(name.encode(), request_id.encode("latin-1")) for name in _NAMES]
     if status == RequestTimeoutError.status:
         # The client may still be sending.
         headers.append((b"connection", b"close"))
