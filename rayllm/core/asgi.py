@@ -82,18 +82,7 @@ async def call(
 
 def http_scope(method: str, path: str, headers: Mapping[str, str], encoding: str = "utf-8") -> dict[str, Any]:
     """The scope of a request that comes from no connection."""
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "root_path": "",
-        "query_string": b"",
-        "headers": [(name.lower().encode(), value.encode(encoding)) for name, value in headers.items()],
-        "client": None,
-        "server": None,
-        "state": {},
-    }
+    encoded = [(name.lower().encode(), value.encode(encoding)) for name, value in headers.items()]
+    connection = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "client": None, "server": None}
+    place = {"scheme": "http", "root_path": "", "path": path, "raw_path": path.encode(), "query_string": b""}
+    return {**connection, **place, "method": method, "headers": encoded, "state": {}}

@@ -45,6 +45,7 @@ class RayLLMError(Exception):
         message: what is wrong and, if possible, how to fix it.
         param: the request field at fault.
         code: machine-readable code; overrides the class's own.
+        more: what a class's constructor takes besides.
     """
 
     status: int = 500
@@ -53,8 +54,8 @@ class RayLLMError(Exception):
     retry_helps: ClassVar[bool] = True
     """Else a header keeps clients from repeating the request, as OpenAI's and Anthropic's do at some statuses."""
 
-    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message, param, code)
+    def __init__(self, message: str, param: str | None = None, code: str | None = None, *more: object) -> None:
+        super().__init__(message, param, code, *more)
         self.message = message
         self.param = param
         self.code = code or self.default_code
@@ -185,8 +186,7 @@ class RateLimitError(RequestError):
         code: str | None = None,
         reply_headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message, param, code)
-        self.args = (message, param, code, reply_headers)
+        super().__init__(message, param, code, reply_headers)
         self.reply_headers = dict(reply_headers or {})
 
     def headers(self) -> dict[str, str]:
@@ -202,8 +202,7 @@ class RefusedError(RequestError):
     def __init__(
         self, message: str, param: str | None = None, code: str | None = None, status: int = 403, by: str = "hook"
     ) -> None:
-        super().__init__(message, param, code)
-        self.args = (message, param, code, status, by)
+        super().__init__(message, param, code, status, by)
         self.status = status
         self._by = by
 
@@ -232,11 +231,11 @@ class UnavailableError(RayLLMError):
     status = 503
     type = "overloaded_error"
     default_code = "overloaded"
+    default_retry_s: ClassVar[int] = 1
 
-    def __init__(self, message: str, param: str | None = None, code: str | None = None, retry_after_s: int = 1) -> None:
-        super().__init__(message, param, code)
-        self.args = (message, param, code, retry_after_s)
-        self.retry_after_s = retry_after_s
+    def __init__(self, message: str, param: str | None = None, code: str | None = None, retry_after_s: int = 0) -> None:
+        super().__init__(message, param, code, retry_after_s)
+        self.retry_after_s = retry_after_s or self.default_retry_s
 
     def headers(self) -> dict[str, str]:
         return {"retry-after": str(self.retry_after_s), "x-should-retry": "true"}
@@ -246,9 +245,7 @@ class ConstraintNotCheckedError(UnavailableError):
     """The machine is too busy to check the request's structured-output constraint, which may be valid."""
 
     default_code = "constraint_not_checked"
-
-    def __init__(self, message: str, param: str | None = None, code: str | None = None, retry_after_s: int = 5) -> None:
-        super().__init__(message, param, code, retry_after_s)
+    default_retry_s = 5
 
 
 class EngineError(RayLLMError):

@@ -40,13 +40,10 @@ class HostedTool:
     def refusal(self) -> RequestError:
         """The error for a request with this tool."""
         where = f"`tools[{self.index}]` of the type `{self.type[:_LONGEST_SHOWN]}`"
+        why = "does not run such tools. Leave it out, and define functions with a schema."
         if self.is_mcp:
-            message = f"{where}: this service calls no MCP servers. Call them yourself, and define their tools here."
-        else:
-            message = (
-                f"{where}: this service does not run such tools. Leave it out, and define functions with a schema."
-            )
-        return RequestError(message, "tools")
+            why = "calls no MCP servers. Call them yourself, and define their tools here."
+        return RequestError(f"{where}: this service {why}", "tools")
 
 
 def hosted_tools(tools: Any) -> list[HostedTool]:

@@ -12,7 +12,7 @@ import resource
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from rayllm.core.errors import RequestError, UnavailableError
 
@@ -43,14 +43,11 @@ async def call(what: str, read: Callable[..., T], content: bytes, *arguments: st
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-    # No output: the kernel ended the process.
-    result = pickle.loads(answer) if answer else RequestError(f"{what} takes too long to read.")
-    if isinstance(result, MemoryError):
-        raise RequestError(f"{what} takes too much memory to read.")
+    # No output: the process was ended for its use of time or memory.
+    result = pickle.loads(answer) if answer else RequestError(f"{what} takes too long, or too much memory, to read.")
     if isinstance(result, RequestError):
         raise result
-    read_content: T = result
-    return read_content
+    return cast("T", result)
 
 
 def main() -> None:
@@ -62,8 +59,10 @@ def main() -> None:
     module, function, *arguments = sys.argv[1:]
     try:
         answer = getattr(importlib.import_module(module), function)(sys.stdin.buffer.read(), *arguments)
-    except (RequestError, MemoryError) as error:
+    except RequestError as error:
         answer = error
+    except MemoryError:
+        return
     pickle.dump(answer, sys.stdout.buffer)
 
 

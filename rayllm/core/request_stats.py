@@ -60,14 +60,8 @@ class RequestStats:
     @property
     def parts(self) -> list[tuple[str, float]]:
         """The phases in the replica by name, in seconds and in order."""
-        return [
-            ("adapter", self.adapter_s),
-            ("prepare", self.prepare_s),
-            ("queue", self.queued_s),
-            ("prefill", self.prefill_s),
-            ("decode", self.decode_s),
-            ("deliver", self.deliver_s),
-        ]
+        before = [("adapter", self.adapter_s), ("prepare", self.prepare_s), ("queue", self.queued_s)]
+        return [*before, ("prefill", self.prefill_s), ("decode", self.decode_s), ("deliver", self.deliver_s)]
 
     @property
     def seconds_per_token(self) -> float | None:

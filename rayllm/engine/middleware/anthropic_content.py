@@ -3,6 +3,7 @@
 Texts of documents and of search results become text blocks; blocks without a text are refused.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from rayllm.core.errors import RequestError
@@ -129,13 +130,13 @@ def _titled(block: Body, names: tuple[str, ...], text: str) -> Body:
     return {"type": "text", "text": "\n\n".join(filter(None, ("\n".join(lines), text)))}
 
 
-def _texts(name: str, blocks: Any) -> list[str]:
+def _texts(name: str, blocks: Any) -> Iterator[str]:
     if not isinstance(blocks, list):
         raise _fault(f"`{name}` must be a list of text blocks.")
     for index, block in enumerate(blocks):
         if _type_of(block) != "text":
             raise _fault(f"`{name}[{index}]` must be a block of the type `text`.")
-    return [_text_of(f"{name}[{index}]", block, "text") for index, block in enumerate(blocks)]
+        yield _text_of(f"{name}[{index}]", block, "text")
 
 
 def _text_of(name: str, block: Body, field: str) -> str:

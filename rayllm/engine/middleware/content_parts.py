@@ -16,6 +16,7 @@ Body = dict[str, Any]
 
 # Includes the start of the process, which takes seconds under load.
 _TIMEOUT_S = 60.0
+_MAX_PDFS = 20
 MAX_PAGES = 600
 MAX_CHARACTERS = 4_000_000
 _BUSY = "Too many PDFs are waiting to be read."
@@ -47,7 +48,7 @@ def check_media(body: Body, modalities: Collection[str]) -> None:
         wanted = _MODALITIES.get(kind := str(part.get("type")))
         if wanted and wanted not in modalities:
             message = f"`{where}` is of the type `{kind}`, but this model takes only {', '.join(modalities)}."
-            raise RequestError(message, _field(where))
+            raise RequestError(message, where.split("[")[0])
 
 
 class PdfReader:
@@ -60,17 +61,19 @@ class PdfReader:
     async def read(self, body: Body) -> bool:
         """Replace the PDFs in a body; returns whether there were any. Raises RequestError and UnavailableError."""
         found = [(where, part, pdf) for where, part in parts_in(body) if (pdf := _pdf_in(where, part))]
+        if len(found) > _MAX_PDFS:
+            raise RequestError(f"The request has more than {_MAX_PDFS} PDFs.", found[0][0].split("[")[0])
         for where, part, (holder, data) in found:
             try:
                 text = await self._texts.answer(data)
             except RequestError as error:
-                raise RequestError(f"`{where}`: {error}", _field(where)) from None
+                raise RequestError(f"`{where}`: {error}", where.split("[")[0]) from None
             if part["type"] == "document":
                 part["source"] = {"type": "text", "data": text}
                 continue
             name = holder.get("filename")
             part.clear()
-            part["type"] = "text" if _field(where) == "messages" else "input_text"
+            part["type"] = "text" if where.startswith("messages") else "input_text"
             part["text"] = f"Title: {name}\n\n{text}" if isinstance(name, str) else text
         return bool(found)
 
@@ -87,22 +90,21 @@ def text_of_pdf(encoded: bytes) -> str:
     gc.enable()
     # pypdf reports each fault that it overlooks.
     logging.disable()
-    texts, characters = list[str](), 0
+    texts = list[str]()
     try:
         reader = PdfReader(io.BytesIO(base64.b64decode(encoded, validate=True)))
         if len(reader.pages) > MAX_PAGES:
             raise RequestError(f"This PDF has more than {MAX_PAGES} pages.")
         for page in reader.pages:
             texts.append(page.extract_text().strip())
-            characters += len(texts[-1])
-            if characters > MAX_CHARACTERS:
+            if sum(map(len, texts)) > MAX_CHARACTERS:
                 raise RequestError(f"This PDF has more than {MAX_CHARACTERS:,} characters.")
     except (RequestError, MemoryError):
         raise
     except Exception as error:
         fault = "encrypted" if isinstance(error, errors.FileNotDecryptedError) else "no PDF in Base64 that can be read"
         raise RequestError(f"This is {fault}.") from None
-    if not characters:
+    if not any(texts):
         raise RequestError("This PDF has no text; send its pages as images to a model that takes images.")
     return "\n\n".join(filter(None, texts))
 
@@ -117,9 +119,5 @@ def _pdf_in(where: str, part: Body) -> tuple[Body, str] | None:
     if not isinstance(fields.get(inner), str):
         name = ".".join(filter(None, (where, outer, inner)))
         message = f"`{name}` must be a PDF in Base64; this service keeps and fetches no files."
-        raise RequestError(message, _field(where))
+        raise RequestError(message, where.split("[")[0])
     return fields, fields[inner]
-
-
-def _field(where: str) -> str:
-    return where.split("[")[0]

@@ -1,7 +1,7 @@
 """Prepares requests for vLLM: refuses endpoints that the model lacks, loads adapters, and rewrites JSON bodies."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from urllib.parse import unquote
 
@@ -95,13 +95,9 @@ class PreparationMiddleware:
 
 def _replay(body: bytes, receive: Receive) -> Receive:
     """A `receive` that returns `body` once, and then the connection's messages."""
-    was_replayed = False
+    first: Iterator[Message] = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def replay() -> Message:
-        nonlocal was_replayed
-        if was_replayed:
-            return await receive()
-        was_replayed = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return next(first, None) or await receive()
 
     return replay

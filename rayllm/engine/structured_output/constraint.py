@@ -105,18 +105,14 @@ def _in_format(param: str, response_format: Any) -> Iterator[Constraint]:
             yield Constraint(param, "json", container["schema"])
 
 
-_DESCRIPTIONS = {
-    "json": "JSON schema",
-    "json_object": "JSON schema",
-    "regex": "regular expression",
-    "choice": "list of choices",
-    "grammar": "grammar",
-    "structural_tag": "structural tag",
-}
+# Of other kinds, the name says it.
+_DESCRIPTIONS = {"json": "JSON schema", "json_object": "JSON schema", "regex": "regular expression"}
+_DESCRIPTIONS |= {"choice": "list of choices"}
 
 
 def refusal(constraint: Constraint, why: str) -> RequestError:
     """The error for a constraint; `why` continues a sentence that begins "The JSON schema in `tools` …"."""
     # vLLM converts tools to other kinds, but clients write schemas.
-    what = _DESCRIPTIONS["json"] if constraint.param == "tools" else _DESCRIPTIONS[constraint.kind]
+    kind = "json" if constraint.param == "tools" else constraint.kind
+    what = _DESCRIPTIONS.get(kind, kind.replace("_", " "))
     return RequestError(f"The {what} in `{constraint.param}` {why}.", constraint.param)

@@ -104,8 +104,14 @@ async def test_a_pdf_that_unfolds_to_far_more_is_refused(content: bytes) -> None
 
 async def test_a_pdf_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(content_parts, "_TIMEOUT_S", 0.01)
-    with pytest.raises(RequestError, match="takes too long to read"):
+    with pytest.raises(RequestError, match="takes too long"):
         await read(message(document()))
+
+
+async def test_a_request_has_at_most_twenty() -> None:
+    assert await PdfReader().read(message(*[document()] * 20))
+    with pytest.raises(RequestError, match="more than 20 PDFs"):
+        await PdfReader().read(message(*[document()] * 21))
 
 
 async def test_a_text_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
