@@ -28,31 +28,15 @@ _EXPERT_KEYS = {
 }
 # vLLM's default, in tokens.
 _CONTEXT = 128_000
-# Part of a tensor's name → the part of transformers' name.
-_PARTS = {
-    "attention": "self_attn",
-    "attention_norm": "input_layernorm",
-    "feed_forward": "mlp",
-    "ffn_norm": "post_attention_layernorm",
-    "kv_a_norm": "kv_a_layernorm",
-    "output": "lm_head",
-    "pre_mm_projector_norm": "mm_projector",
-    "q_a_norm": "q_a_layernorm",
-    "qscale_act": "input_scale",
-    "qscale_weight": "weight_scale",
-    "tok_embeddings": "embed_tokens",
-    "w1": "gate_proj",
-    "w2": "down_proj",
-    "w3": "up_proj",
-    "wk": "k_proj",
-    "wkv_a_with_mqa": "kv_a_proj_with_mqa",
-    "wkv_b": "kv_b_proj",
-    "wo": "o_proj",
-    "wq": "q_proj",
-    "wq_a": "q_a_proj",
-    "wq_b": "q_b_proj",
-    "wv": "v_proj",
-}
+# Part of a tensor's name:the part of transformers' name.
+_NAMES = """
+    attention:self_attn attention_norm:input_layernorm feed_forward:mlp ffn_norm:post_attention_layernorm
+    kv_a_norm:kv_a_layernorm output:lm_head pre_mm_projector_norm:mm_projector q_a_norm:q_a_layernorm
+    qscale_act:input_scale qscale_weight:weight_scale tok_embeddings:embed_tokens w1:gate_proj w2:down_proj w3:up_proj
+    wk:k_proj wkv_a_with_mqa:kv_a_proj_with_mqa wkv_b:kv_b_proj wo:o_proj wq:q_proj wq_a:q_a_proj wq_b:q_b_proj
+    wv:v_proj
+"""
+_PARTS = dict(pair.split(":") for pair in _NAMES.split())
 # Beginnings of names in the decoder, and the parts of a layer that belong to its experts.
 _DECODER = ("layers", "norm", "embed_tokens")
 _EXPERTS = ("experts", "shared_experts", "gate")
