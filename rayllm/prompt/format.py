@@ -76,7 +76,7 @@ class PromptFormat(BaseModel):
     """Template of the offered tools, with `{tools}` for their JSON array; put where `user` has `{tools_list}`, in the
     last user message."""
     tools_in_first_user: bool = False
-    """Put the offered tools into the first user message instead, so that the next turn finds them in the prefix cache."""
+    """Put the offered tools into the first user message instead, where the next turn finds them cached."""
     tool_calls: str | None = None
     """Template of one call in an assistant message, with `{tool_call}` for its JSON object."""
     tool: str | None = None
