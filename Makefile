@@ -37,9 +37,9 @@ test-traces: setup ## install a collector of traces and run the tests that need 
 	@[ -x .venv-collector/bin/phoenix ] || ($(BIN)/python -m venv .venv-collector && .venv-collector/bin/pip install --quiet arize-phoenix)
 	@$(BIN)/python -m pytest tests/integration/test_traces.py
 
-test-clients: setup ## install clients that people use and run docs/clients.md with them
+test-clients: setup ## install clients that people use and run docs/clients.md and coding agents with them
 	@scripts/clients.sh
-	@$(BIN)/python -m pytest tests/integration/test_documented_clients.py tests/integration/test_lm_eval.py
+	@$(BIN)/python -m pytest tests/integration/test_documented_clients.py tests/integration/test_lm_eval.py tests/agents
 
 test-gpu: setup ## run what only an NVIDIA GPU can show, and write the report to docs/gpu.md (PART="demo guided": those)
 	@$(BIN)/python -m pytest $(or $(PART:%=tests/gpu/test_%.py),tests/gpu) --report docs/gpu.md

@@ -24,6 +24,7 @@ class Agent:
     """A coding agent."""
 
     name: str
+    program: str
     command: Callable[[str, bool, str], list[str]]
     """The command of a turn: its prompt, whether it continues the last session, and its model."""
     tools: Mapping[str, Callable[..., Call]]
@@ -50,6 +51,7 @@ def _claude(prompt: str, resumed: bool, model: str) -> list[str]:
 
 CLAUDE_CODE = Agent(
     name="Claude Code",
+    program="claude",
     command=_claude,
     tools={
         "write": lambda path, text: call("Write", file_path=path, content=text),
@@ -84,6 +86,7 @@ def _patch(path: str, old: str, new: str) -> Call:
 
 CODEX = Agent(
     name="Codex",
+    program="codex",
     command=_codex,
     tools={
         "write": lambda path, text: call("exec_command", cmd=f"cat > {path} <<'TEXT'\n{text}TEXT"),
@@ -121,6 +124,7 @@ def _opencodes_settings(context: int) -> str:
 
 OPENCODE = Agent(
     name="opencode",
+    program="opencode",
     command=_opencode,
     tools={
         "write": lambda path, text: call("write", filePath=path, content=text),
@@ -158,6 +162,7 @@ models:
 
 CONTINUE = Agent(
     name="Continue",
+    program="cn",
     command=_continue,
     tools={
         "write": lambda path, text: call("Write", filepath=path, content=text),
@@ -169,15 +174,26 @@ CONTINUE = Agent(
 )
 
 
+_LAST_SESSION = 'cline history --json | grep -o \'"sessionId":"[^"]*\' | head -n 1 | cut -d \'"\' -f 4'
+
+
 def _cline(prompt: str, resumed: bool, model: str) -> list[str]:
-    return ["cline", "--model", model, *(["--continue"] if resumed else []), prompt]
+    command = 'exec cline --provider openai-compatible --model "$1"'
+    return ["sh", "-c", f'{command} --id "$({_LAST_SESSION})" "$0"' if resumed else f'{command} "$0"', prompt, model]
 
 
 CLINE = Agent(
     name="Cline",
+    program="cline",
     setup=("cline", "auth", "--provider", "openai", "--apikey", "none", "--modelid", MODEL, "--baseurl", "ADDRESS/v1"),
     command=_cline,
-    tools={},
+    tools={
+        "write": lambda path, text: call("editor", path=path, new_text=text),
+        "run": lambda command: call("run_commands", commands=[command]),
+        "read": lambda path: call("read_files", files=[{"path": path}]),
+        "edit": lambda path, old, new: call("editor", path=path, old_text=old, new_text=new),
+        "delegate": lambda prompt: call("spawn_agent", systemPrompt="You help.", task=prompt),
+    },
 )
 
 
@@ -193,6 +209,7 @@ def _blocks(path: str, old: str, new: str) -> str:
 
 AIDER = Agent(
     name="aider",
+    program="aider",
     command=_aider,
     tools={
         "write": lambda path, text: _blocks(path, "", text),
@@ -211,6 +228,7 @@ def _mini(prompt: str, resumed: bool, model: str) -> list[str]:
 
 MINI = Agent(
     name="mini-swe-agent",
+    program="mini",
     command=_mini,
     tools={
         "write": lambda path, text: call("bash", command=f"cat > {path} <<'TEXT'\n{text}TEXT"),
@@ -238,6 +256,7 @@ _ADDRESS = {"BASE_URL": "ADDRESS"}
 LIBRARIES = [
     Agent(
         name=f"AI SDK, {title}",
+        program="node",
         command=_program("node", "ai_sdk.mjs", provider),
         tools=_PROGRAMS_TOOLS,
         environment=_ADDRESS,
@@ -246,6 +265,7 @@ LIBRARIES = [
 ] + [
     Agent(
         name=f"Agents SDK, {title}",
+        program="python",
         command=_program("python", "agents_sdk.py", title),
         tools=_PROGRAMS_TOOLS | {"delegate": lambda prompt: call("delegate", input=prompt)},
         environment=_ADDRESS,

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.agents.agents import AGENTS, CONTEXT, MODEL, Agent
+from tests.agents.agents import AGENTS, CONTEXT, Agent
 from tests.agents.turns import LONG, OTHERWISE, TURNS, Turn
 from tests.integration.service import DEMO, ROOT
 from tests.integration.test_documented_clients import CLIENTS, PATH, needs_clients
@@ -28,6 +28,7 @@ from tests.integration.test_traces import running, wait_until_ready
 from tests.servers.process import free_port
 
 pytestmark = needs_clients
+MARKED = re.compile(r"(<!-- agents -->\n).*?(<!-- /agents -->)", re.DOTALL)
 PROGRAMS = Path(__file__).parent / "programs"
 # Seconds of a turn; most take one to five, and the first some more, in which the prompt is read.
 LIMIT = 120
@@ -61,6 +62,26 @@ def url(homes: Path, records: Path) -> Iterator[str]:
     with running([sys.executable, "-m", "rayllm", "run", str(config), "--port", str(port)], log) as process:
         wait_until_ready(process, log)
         yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Iterator[dict[str, dict[str, str]]]:
+    """How the turns of each agent ended, by their names; written to the page at the end."""
+    found: dict[str, dict[str, str]] = {}
+    yield found
+    page = ROOT / "docs" / "clients.md"
+    text = page.read_text()
+    page.write_text(MARKED.sub(lambda marked: f"{marked[1]}{table(text, found)}{marked[2]}", text))
+
+
+def table(page: str, found: dict[str, dict[str, str]]) -> str:
+    """The table of agents and turns: what was found, and what the page says of other agents."""
+    rows = {row.split(" | ")[0].removeprefix("| "): row for row in page.splitlines() if " | ✓" in row or " | ✗" in row}
+    for name, outcome in found.items():
+        marks = ("✓" if outcome.get(turn.name) == "✓" else "✗" if turn.name in outcome else "" for turn in TURNS)
+        rows[name] = f"| {' | '.join([name, *marks])} |"
+    head = f"| agent | {' | '.join(turn.title for turn in TURNS)} |\n|{'---|' * (len(TURNS) + 1)}\n"
+    return head + "".join(f"{rows[agent.name]}\n" for agent in AGENTS if agent.name in rows)
 
 
 def acted_demo(script: Path) -> dict[str, Any]:
@@ -155,16 +176,19 @@ class Session:
         deadline = time.monotonic() + LIMIT
         while len(lines(records / "requests.jsonl")) == before and time.monotonic() < deadline:
             time.sleep(0.1)
+        assert len(lines(records / "requests.jsonl")) > before, "nothing was asked"
+        # Its first words come.
         time.sleep(2)
         os.killpg(process.pid, signal.SIGINT)
         process.communicate(timeout=LIMIT)
 
 
 @pytest.mark.parametrize("agent", AGENTS, ids=short)
-def test_an_agent_takes_its_turns(agent: Agent, url: str, homes: Path, records: Path) -> None:
-    program = agent.command("", False, MODEL)[0]
-    if shutil.which(program, path=PATH) is None:
-        pytest.skip(f"`make test-clients` could not install {program}")
+def test_an_agent_takes_its_turns(
+    agent: Agent, url: str, homes: Path, records: Path, outcomes: dict[str, dict[str, str]]
+) -> None:
+    if shutil.which(agent.program, path=PATH) is None:
+        pytest.skip(f"`make test-clients` could not install {agent.program}")
     session = Session(agent, homes / short(agent), url)
     outcome: dict[str, str] = {}
     for turn in TURNS:
@@ -175,7 +199,7 @@ def test_an_agent_takes_its_turns(agent: Agent, url: str, homes: Path, records: 
         if turn.name == "compact" and agent.compact is None:
             continue
         outcome[turn.name] = take(session, turn, records)
-    (homes / f"{short(agent)}.json").write_text(json.dumps(outcome))
+    outcomes[agent.name] = outcome
     assert set(outcome.values()) == {"✓"}, outcome
 
 
@@ -198,7 +222,8 @@ def take(session: Session, turn: Turn, records: Path) -> str:
         return str(error)[-500:]
     finally:
         session.write(agent.files)
-    if turn.said not in said and agent.finish is None and command[-1] == prompt:
+    is_asked = turn.name != "compact" or not agent.compact_prompt
+    if turn.said not in said and agent.finish is None and is_asked:
         return f"said {said[-500:]!r}"
     if not turn.holds(session.home):
         return f"left {sorted(path.name for path in session.home.iterdir())}"
