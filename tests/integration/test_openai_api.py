@@ -82,6 +82,55 @@ def test_the_last_event_of_a_response_says_whether_it_is_whole(http: httpx.Clien
     assert (name, last["type"], last["response"]["status"]) == (f"response.{status}",) * 2 + (status,)
 
 
+# What OpenAI's client may send, and what has no effect here.
+WITHOUT_EFFECT: dict[str, Any] = {
+    "metadata": {"a": "b"},
+    "prompt_cache_key": "k",
+    "prompt_cache_options": {"mode": "implicit", "ttl": "30m"},
+    "prompt_cache_retention": "24h",
+    "safety_identifier": "s",
+    "service_tier": "fast",
+    "user": "u",
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_fields_without_effect_are_accepted(http: httpx.Client, stream: bool) -> None:
+    chat = {
+        "modalities": ["text"],
+        "prediction": {"type": "content", "content": "The capital"},
+        "store": True,
+        "verbosity": "low",
+        "web_search_options": {"search_context_size": "low"},
+    }
+    response = {
+        "context_management": [{"type": "compaction", "compact_threshold": 1000}],
+        "include": ["web_search_call.action.sources", "reasoning.encrypted_content"],
+        "max_tool_calls": 1,
+        "text": {"verbosity": "low"},
+        "truncation": "auto",
+    }
+    asked = {"model": "rayllm-demo", "input": USER["content"], "temperature": 0, "max_output_tokens": 32}
+    for path, body in ((CHAT, ASK | chat), ("/v1/responses", asked | response)):
+        reply = http.post(path, json={**body, **WITHOUT_EFFECT, "stream": stream})
+        assert reply.status_code == 200, reply.text
+        assert "Paris" in reply.text
+
+
+@pytest.mark.parametrize(
+    ("sent", "param"),
+    [
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"moderation": {"model": "m", "policy": {"input": {"mode": "block"}}}}, "moderation"),
+        ({"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "wav"}}, "modalities"),
+        ({"messages": [USER, {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}]}, "messages"),
+    ],
+)
+def test_fields_that_an_answer_would_lack_are_refused(http: httpx.Client, sent: dict[str, Any], param: str) -> None:
+    status, error = failure(http.post(CHAT, json=ASK | sent))
+    assert (status, error["param"]) == (400, param)
+
+
 def test_headers_that_steer_ray_serve_do_no_harm(http: httpx.Client) -> None:
     steering = {"serve-multiplexed-model-id": "x", "x-request-timeout-seconds": "-1", "x-rayllm-lease": "x"}
     assert http.post(CHAT, json=ASK, headers=steering).status_code == 200

@@ -62,6 +62,9 @@ def _check_messages(messages: Any) -> None:
             content = message.get("content")
             if content is not None and not isinstance(content, str | list):
                 raise RequestError(f"`{name}[{index}].content` must be a text or a list of parts.", "messages")
+            if message.get("function_call"):
+                said = f"`{name}[{index}].function_call` is old; send `tool_calls`, and results as `tool` messages."
+                raise RequestError(said, "messages")
             parts += 1 + (len(content) if isinstance(content, list) else 0)
             if parts > MAX_PARTS:
                 raise RequestError(f"`messages` has more than {MAX_PARTS} messages and content parts.", "messages")
@@ -74,7 +77,8 @@ def _check_tools(path: str, tools: Any) -> None:
     for index, tool in enumerate(tools):
         function = tool.get("function")
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise RequestError(f"`tools[{index}].function` must be an object with a `name`.", "tools")
+            hint = f" Custom tools work at {RESPONSES}." if tool.get("type") == "custom" else ""
+            raise RequestError(f"`tools[{index}].function` must be an object with a `name`.{hint}", "tools")
 
 
 def _check_logit_bias(bias: Any) -> None:

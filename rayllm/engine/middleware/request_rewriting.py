@@ -14,6 +14,7 @@ from rayllm.engine.guided.worker_messages import KEY as ENVELOPE
 from rayllm.engine.middleware.anthropic_content import with_texts_of_documents
 from rayllm.engine.middleware.content_parts import check_media
 from rayllm.engine.middleware.deprecated_fields import replace_deprecated
+from rayllm.engine.middleware.openai_fields import with_known_fields
 from rayllm.engine.middleware.request_limits import check_limits
 from rayllm.engine.middleware.responses_input import with_readable_items
 from rayllm.engine.middleware.tool_choices import with_allowed_tools
@@ -53,7 +54,7 @@ def rewrite_request(path: str, body: Body, plan: RequestPlan) -> Body:
     if path in WITH_HOSTED_TOOLS:
         refuse_hosted_tools(path, rewritten, plan.has_tool_server)
     if path in (CHAT, CHAT_BATCH, RESPONSES):
-        rewritten = with_allowed_tools(rewritten)
+        rewritten = with_allowed_tools(with_known_fields(rewritten))
     if path in (MESSAGES, COUNT_TOKENS):
         rewritten = with_texts_of_documents(rewritten)
     _switch_thinking(path, rewritten, plan)

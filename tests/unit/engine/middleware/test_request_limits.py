@@ -39,6 +39,8 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
         (CHAT, {"tools": ["a"]}, "`tools[0]` must be an object"),
         (MESSAGES, {"tools": [{"name": "f"}, 1]}, "`tools[1]` must be an object"),
         (CHAT, {"tools": [TOOL, {"x": 1}]}, "`tools[1].function` must be an object with a `name`"),
+        (CHAT, {"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "Custom tools work at /v1/responses."),
+        (CHAT, {"messages": [USER, {"role": "assistant", "function_call": {"name": "f"}}]}, "send `tool_calls`"),
         (CHAT, {"tools": [{"function": {"name": 7}}]}, "`tools[0].function` must be an object with a `name`"),
         (CHAT, {"messages": [USER] * (MAX_MESSAGES + 1)}, f"`messages` has more than {MAX_MESSAGES} entries"),
         (RESPONSES, {"input": [USER] * (MAX_MESSAGES + 1)}, f"`input` has more than {MAX_MESSAGES} entries"),
@@ -78,6 +80,7 @@ def test_the_first_fault_is_named(path: str, body: dict[str, Any], said: str) ->
     [
         (CHAT, {"messages": [USER, PARTS, {"role": "assistant", "content": None, "tool_calls": []}, {"role": "user"}]}),
         (CHAT, {"messages": "hello", "tools": {}, "logit_bias": 1, "vllm_xargs": []}),
+        (CHAT, {"messages": [{"role": "assistant", "content": "a", "function_call": None}]}),
         (CHAT, {"messages": [], "tools": [TOOL]}),
         (CHAT, {"messages": [{"author": {"role": "user"}, "content": []}]}),
         (CHAT, {"vllm_xargs": {"a": [1, "b", 0.5], "c": True, "d": 2**64 - 1}}),
