@@ -64,6 +64,8 @@ CLAUDE_CODE = Agent(
         "ANTHROPIC_BASE_URL": "ADDRESS",
         "ANTHROPIC_AUTH_TOKEN": "none",
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": MODEL,
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(CONTEXT),
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "4096",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         # Its leave to run without questions as root.
         "IS_SANDBOX": "1",

@@ -42,13 +42,18 @@ def parts_in(holder: Body, names: Collection[str] = _TURNS, where: str = "") -> 
                 yield from parts_in(part, _HOLDERS, f"{place}.")
 
 
+def _param(where: str) -> str:
+    """The field that an error names: the list of messages, or an item of `input`, as errors of other items do."""
+    return where.split("." if where.startswith("input") else "[")[0]
+
+
 def check_media(body: Body, modalities: Collection[str]) -> None:
     """Raise a RequestError for a part that is none of the model's `modalities`; without any, they are unknown."""
     for where, part in parts_in(body) if modalities else ():
         wanted = _MODALITIES.get(kind := str(part.get("type")))
         if wanted and wanted not in modalities:
             message = f"`{where}` is of the type `{kind}`, but this model takes only {', '.join(modalities)}."
-            raise RequestError(message, where.split("[")[0])
+            raise RequestError(message, _param(where))
 
 
 class PdfReader:
@@ -62,12 +67,12 @@ class PdfReader:
         """Replace the PDFs in a body; returns whether there were any. Raises RequestError and UnavailableError."""
         found = [(where, part, pdf) for where, part in parts_in(body) if (pdf := _pdf_in(where, part))]
         if len(found) > _MAX_PDFS:
-            raise RequestError(f"The request has more than {_MAX_PDFS} PDFs.", found[0][0].split("[")[0])
+            raise RequestError(f"The request has more than {_MAX_PDFS} PDFs.", _param(found[0][0]))
         for where, part, (holder, data) in found:
             try:
                 text = await self._texts.answer(data)
             except RequestError as error:
-                raise RequestError(f"`{where}`: {error}", where.split("[")[0]) from None
+                raise RequestError(f"`{where}`: {error}", _param(where)) from None
             if part["type"] == "document":
                 part["source"] = {"type": "text", "data": text}
                 continue
@@ -119,5 +124,5 @@ def _pdf_in(where: str, part: Body) -> tuple[Body, str] | None:
     if not isinstance(fields.get(inner), str):
         name = ".".join(filter(None, (where, outer, inner)))
         message = f"`{name}` must be a PDF in Base64; this service keeps and fetches no files."
-        raise RequestError(message, where.split("[")[0])
+        raise RequestError(message, _param(where))
     return fields, fields[inner]

@@ -142,7 +142,7 @@ def test_a_text_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (message({"type": "image_url", "image_url": {"url": "x"}}), "messages", "takes only text."),
         (message({"type": "input_audio", "input_audio": {}}), "messages", "takes only text."),
-        ({"input": [{"content": [{"type": "input_image"}]}]}, "input", "`input[0].content[0]` is of the type"),
+        ({"input": [{"content": [{"type": "input_image"}]}]}, "input[0]", "`input[0].content[0]` is of the type"),
     ],
 )
 def test_media_that_the_model_does_not_take_are_refused(body: dict[str, Any], field: str, said: str) -> None:
