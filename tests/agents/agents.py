@@ -36,6 +36,8 @@ class Agent:
     """A command before the first turn."""
     finish: Call | None = None
     """The call that ends a turn, where a text does not."""
+    resumes: bool = True
+    """Whether it can go on with a session without a terminal."""
     compact: tuple[str, ...] | None = None
     """Options with which it summarizes its session in a turn; None where none do."""
     compact_prompt: str = ""
@@ -176,12 +178,8 @@ CONTINUE = Agent(
 )
 
 
-_LAST_SESSION = 'cline history --json | grep -o \'"sessionId":"[^"]*\' | head -n 1 | cut -d \'"\' -f 4'
-
-
-def _cline(prompt: str, resumed: bool, model: str) -> list[str]:
-    command = 'exec cline --provider openai-compatible --model "$1"'
-    return ["sh", "-c", f'{command} --id "$({_LAST_SESSION})" "$0"' if resumed else f'{command} "$0"', prompt, model]
+def _cline(prompt: str, _resumed: bool, model: str) -> list[str]:
+    return ["cline", "--provider", "openai-compatible", "--model", model, prompt]
 
 
 CLINE = Agent(
@@ -196,6 +194,7 @@ CLINE = Agent(
         "edit": lambda path, old, new: call("editor", path=path, old_text=old, new_text=new),
         "delegate": lambda prompt: call("spawn_agent", systemPrompt="You help.", task=prompt),
     },
+    resumes=False,
 )
 
 
@@ -222,7 +221,7 @@ AIDER = Agent(
 )
 
 
-def _mini(prompt: str, resumed: bool, model: str) -> list[str]:
+def _mini(prompt: str, _resumed: bool, model: str) -> list[str]:
     options = ["--yolo", "--exit-immediately", "--cost-limit", "0", "--config", "mini.yaml"]
     options += ["--config", "model.model_kwargs.api_base=ADDRESS/v1", "--config", "model.cost_tracking=ignore_errors"]
     return ["mini", *options, "--model", f"openai/{model}", "--task", prompt]
@@ -238,6 +237,7 @@ MINI = Agent(
         "read": lambda path: call("bash", command=f"cat {path}"),
         "edit": lambda path, old, new: call("bash", command=f'sed -i "s/{old}/{new}/" {path}'),
     },
+    resumes=False,
     finish=call("bash", command="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),
     environment={"OPENAI_API_KEY": "none", "MSWEA_CONFIGURED": "true", "MSWEA_SILENT_STARTUP": "1"},
 )

@@ -17,7 +17,7 @@ KEPT = Path(__file__).parents[1] / "integration" / "recorded_agents.jsonl"
 # Headers that say how an answer is wanted.
 _HEADERS = ("anthropic-version", "anthropic-beta", "user-agent", "accept")
 # Characters of a text that are kept.
-_SHORT = 60
+_SHORT = 40
 # Fields that say what things are, by which a request is new.
 _SAYS = {"type", "role", "status"}
 _PERSONAL = [
@@ -50,7 +50,7 @@ def shape(value: Any, where: str = "") -> Iterator[str]:
 def small(value: Any) -> Any:
     """A copy with short texts that name nobody."""
     if isinstance(value, dict):
-        return {name: small(item) for name, item in value.items() if name != "description" or not isinstance(item, str)}
+        return {name: small(item) for name, item in value.items()}
     if isinstance(value, list):
         return [small(item) for item in value]
     if not isinstance(value, str):
