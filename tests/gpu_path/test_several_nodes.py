@@ -58,14 +58,17 @@ def test_a_stopped_raylet_is_replaced(nodes: GpuCluster, url: str, capsys: pytes
     before, count, start = replica(nodes), nodes.alive(), time.monotonic()
     raylet = nodes.raylet(-1)
     raylet.suspend()
-    until(lambda: nodes.alive() < count)
-    noticed = time.monotonic()
-    nodes.add_node(gpus=2)
-    assert say(url) == PARIS
+    try:
+        until(lambda: nodes.alive() < count)
+        noticed = time.monotonic()
+        nodes.add_node(gpus=2)
+        assert say(url) == PARIS
+        ended = time.monotonic()
+    finally:
+        # Until then, its workers stay.
+        raylet.resume()
     with capsys.disabled():
-        print(f"raylet stopped: noticed after {noticed - start:.1f} s, answered after {time.monotonic() - start:.1f} s")
-    # Until then, its workers stay.
-    raylet.resume()
+        print(f"raylet stopped: noticed after {noticed - start:.1f} s, answered after {ended - start:.1f} s")
     _, alive = psutil.wait_procs(before, timeout=60)
     assert alive == []
 

@@ -6,6 +6,7 @@ The platform is in the folder `fake_gpu`. Engines run vLLM's second model runner
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -92,10 +93,16 @@ class GpuCluster:
 
     def alive(self) -> int:
         """How many nodes Ray takes for alive."""
-        return int(self._run("print(sum(node['Alive'] for node in ray.nodes()))"))
+        return self._count("sum(node['Alive'] for node in ray.nodes())")
 
     def _wait_for_nodes(self) -> None:
-        until(lambda: int(self._run("print(len(ray.nodes()))")) == len(self._nodes))
+        until(lambda: self._count("len(ray.nodes())") == len(self._nodes))
+
+    def _count(self, expression: str) -> int:
+        # Ray prints what it has to say of nodes, too.
+        counted = re.search(r"^counted (\d+)$", self._run(f"print('counted', {expression})"), re.MULTILINE)
+        assert counted is not None
+        return int(counted[1])
 
     def _start(self, *options: str, gpus: int, place: Place) -> None:
         command = [*place.prefix, str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=8"]
