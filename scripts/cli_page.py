@@ -15,8 +15,7 @@ _HEADING = """# The `rayllm` command
 Generated from the commands by `make generate`.
 
 Results go to stdout, messages to stderr. The exit status is 2 for a usage error, and 1 for a failure, with one line
-that says why, and often a hint; `rayllm --verbose …` shows the traceback as well. `rayllm completion SHELL` prints a
-completion script.
+that says why, and often a hint; `rayllm --verbose …` shows the traceback as well.
 """
 
 

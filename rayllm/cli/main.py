@@ -19,7 +19,6 @@ _VERBS = {
     "catalog": "List the model files that come with RayLLM, or print the path of one.",
     "chat": "Chat with a model.",
     "collect-env": "Show this machine's environment for a bug report.",
-    "completion": "Print a shell completion script.",
     "convert": "Convert files of RayLLM 1 and of ray.serve.llm.",
     "demo": "Serve the bundled demo model on this machine.",
     "doctor": "Check whether this machine can serve, and say what to do if not.",
@@ -39,6 +38,7 @@ _VERBS = {
 # Removed verb → what to use instead.
 _REMOVED = {
     "bench": "guidellm (docs/clients.md) and `vllm bench serve` measure any OpenAI-compatible server.",
+    "completion": '`eval "$(_RAYLLM_COMPLETE=bash_source rayllm)"` is for bash; docs/installation.md has other shells.',
 }
 
 

@@ -98,7 +98,7 @@ class StorageError(RayLLMError):
 
 
 class RequestError(RayLLMError):
-    """The request is invalid, and remains so."""
+    """The request is invalid; sending it again does not help."""
 
     status = 400
     retry_helps = False

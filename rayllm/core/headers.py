@@ -30,6 +30,9 @@ ADAPTER_SOURCE = "x-rayllm-adapter-path"
 ADAPTER_RELOAD = "x-rayllm-adapter-reload"
 """Present if the adapter is to be loaded at its newest version, whatever is loaded or failed before."""
 
+FOR_CLIENTS = ("content-type", "retry-after", "x-should-retry")
+"""Headers of replicas' replies that clients get."""
+
 REQUEST_ID = "x-request-id"
 """From clients and to them: the request's id. Its longest is `LONGEST_REQUEST_ID`."""
 

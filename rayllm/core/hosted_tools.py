@@ -63,7 +63,7 @@ def is_hosted(tool: Any) -> bool:
 
 
 def called_tools(choice: Any, hosted: Iterable[HostedTool]) -> Iterator[str]:
-    """The types or names of hosted tools that a `tool_choice` calls. Allowed tools need not be called."""
+    """The types or names of hosted tools that a `tool_choice` forces; one of allowed tools forces none."""
     if not isinstance(choice, dict) or not isinstance(kind := choice.get("type"), str) or kind == "allowed_tools":
         return
     if kind not in _CHOICES:
@@ -99,10 +99,16 @@ def refuse_hosted_tools(path: str, body: dict[str, Any], has_tool_server: bool) 
     check_called(called_tools(body.get("tool_choice"), ()), has_tool_server)
 
 
-def _check_types(tools: Any) -> None:
-    """Refuse tools with a name and a schema, but an unknown type. vLLM's message would name the fields of all types."""
+def _check_types(tools: Any, name: str = "tools") -> None:
+    """Refuse tools of an unknown type, or without a name. vLLM's message would name the fields of all types."""
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        if isinstance(kind, str) and kind not in _OF_CLIENTS and not is_hosted(tool):
+        kind, place = tool.get("type") if isinstance(tool, dict) else None, f"{name}[{index}]"
+        if isinstance(kind, str) and kind not in _OF_CLIENTS and not (name == "tools" and is_hosted(tool)):
             types = ", ".join(f"`{known}`" for known in _OF_CLIENTS)
-            raise RequestError(f"`tools[{index}].type` must be one of {types}, not `{kind[:_LONGEST_SHOWN]}`.", "tools")
+            raise RequestError(f"`{place}.type` must be one of {types}, not `{kind[:_LONGEST_SHOWN]}`.", "tools")
+        if kind in _OF_CLIENTS and not isinstance(tool.get("name"), str):
+            raise RequestError(f"`{place}.name` must be a text; it is required.", "tools")
+        if kind == "namespace":
+            if not isinstance(tool.get("tools"), list):
+                raise RequestError(f"`{place}.tools` must be a list of tools; it is required.", "tools")
+            _check_types(tool["tools"], f"{place}.tools")

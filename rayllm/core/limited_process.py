@@ -1,7 +1,7 @@
-"""Calls of functions on clients' content in a process of its own, whose time and memory are limited.
+"""Runs functions on clients' content in processes with limits on CPU time and memory.
 
-As a module, the process: its arguments are the names of a module and of a function, and what that takes beside the
-content, which comes from stdin. It writes a pickled result or RequestError to stdout.
+Run as a program, this module is such a process. Its arguments are the names of a module and a function, and the
+function's further arguments; the content comes from stdin. The pickled result, or RequestError, goes to stdout.
 """
 
 import asyncio
@@ -23,9 +23,10 @@ _MEMORY_BYTES = 2 << 30
 
 
 async def call(what: str, read: Callable[..., T], content: bytes, *arguments: str, timeout_s: float) -> T:
-    """The result of a module's function for `content`, which errors call `what`.
+    """Run a module's function `read` on `content` in a limited process, and return the result.
 
-    Raises RequestError as `read`, or if it takes too much time or memory, and UnavailableError if no process starts.
+    Errors name the content by `what`. Raises RequestError as `read` does, or if reading takes too much time or memory,
+    and UnavailableError if no process starts.
     """
     command = (sys.executable, "-m", __name__, read.__module__, read.__name__, *arguments)
     pipe = asyncio.subprocess.PIPE

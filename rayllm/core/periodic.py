@@ -1,4 +1,4 @@
-"""Calls that are repeated in a thread."""
+"""Repeats a call in a thread."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def repeated(call: Callable[[], None], period_s: float) -> Iterator[None]:
-    """Call a function every `period_s` seconds for the duration of the block, in a thread."""
+    """Call a function in a thread, `period_s` seconds after its last return each time, until the block ends."""
     over = threading.Event()
 
     def repeat() -> None:

@@ -1,41 +1,36 @@
-"""Expensive work on clients' texts: bounded concurrency and cached results."""
+"""Bounds expensive work on clients' texts, and caches its results."""
 
 import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Generic, TypeVar
 
-from rayllm.core.errors import ConstraintNotCheckedError
 from rayllm.core.shares import Turns, current_tenant
 
 T = TypeVar("T")
 
-# Leaves the other cores free under a flood of expensive constraints.
+# Leaves the other cores free under a flood of expensive texts.
 _MAX_CONCURRENT = 2
 _QUEUE_TIMEOUT_S = 20.0
-_BUSY = partial(ConstraintNotCheckedError, "Too many structured-output constraints are waiting to be checked.")
 
 
 class BoundedWork(Generic[T]):
-    """A wrapper that caches the latest results, and bounds the concurrency, of a coroutine function of texts.
+    """Wraps a coroutine function of texts: two calls run at once, and the latest results are cached.
 
     `busy` makes the error if too many calls are queued.
     """
 
-    def __init__(
-        self, work: Callable[..., Awaitable[T]], busy: Callable[[], Exception] = _BUSY, cache_size: int = 1024
-    ) -> None:
+    def __init__(self, work: Callable[..., Awaitable[T]], busy: Callable[[], Exception], kept: int = 1024) -> None:
         self._work = work
-        self._cache_size = cache_size
+        self._most_kept = kept
         self._cache: OrderedDict[bytes, T] = OrderedDict()
         # By tenant, too: no tenant waits for the turn of another tenant.
         self._running: dict[tuple[str, bytes], asyncio.Task[T]] = {}
         self._turns = Turns(_MAX_CONCURRENT, _QUEUE_TIMEOUT_S, busy)
 
     async def answer(self, *texts: str) -> T:
-        """The result of `work` for `texts`. Raises as `work`, or `busy`."""
+        """The result of the work on `texts`. Raises what the work raises, or the error of `busy`."""
         # A digest, because texts may be long.
         key = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).digest()
         if key in self._cache:
@@ -55,6 +50,6 @@ class BoundedWork(Generic[T]):
                 result = self._cache[key] = await self._work(*texts)
         finally:
             del self._running[tenant, key]
-        if len(self._cache) > self._cache_size:
+        if len(self._cache) > self._most_kept:
             self._cache.popitem(last=False)
         return result

@@ -29,6 +29,7 @@ from rayllm.engine.middleware.request_scope import (
     RequestScopeMiddleware,
     echo_requested_name,
     request_path,
+    requested_stops,
     requested_tokens,
     sequences_of_request,
     token_log,
@@ -184,6 +185,7 @@ class EngineServer:
             # The compiled template takes plain text; vLLM joins text parts for it.
             arguments.chat_template_content_format = "string"
         self._server = server = await vllm_application.make_server(self._engine, arguments, request_path)
+        vllm_application.name_requested_stops(requested_stops)
         _check_packages(vllm_application.paths(server), self._model.model_id)
         await self._open.enter_async_context(server.router.lifespan_context(server))
         if self._guided:

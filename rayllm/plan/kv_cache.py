@@ -55,7 +55,7 @@ class LayerCache:
 
     @property
     def kind(self) -> Hashable:
-        """What caches share that always occupy equally many blocks, and so one list of blocks."""
+        """A key, equal for caches that always occupy equally many blocks, so that one list of blocks serves all."""
         return tuple((name, getattr(self, name)) for name in self.bounds)
 
     def token_bytes(self, tensor_parallel: int, element_bytes: float) -> int:

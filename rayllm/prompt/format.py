@@ -29,6 +29,11 @@ _ONLY_IN_USER = {
     "system": ("system_in_user", "`system_in_user: true`"),
     "tools_list": ("tools_list", "the key `tools_list`"),
 }
+_NEEDS = {
+    # Key: the key that it needs, and how to mend its absence.
+    "system_in_last_user": ("system_in_user", "`system_in_user: true`; set it"),
+    "tools_in_first_user": ("tools_list", "`tools_list`; add it"),
+}
 _PLACE = {
     "instruction": "where the message's content belongs",
     "system": "where the system message belongs, since `system_in_user` is true",
@@ -101,18 +106,12 @@ class PromptFormat(BaseModel):
             raise _fault("; ".join(faults))
         return template
 
-    @field_validator("system_in_last_user")
+    @field_validator(*_NEEDS)
     @classmethod
-    def _check_system_in_last_user(cls, value: bool, info: ValidationInfo) -> bool:
-        if value and not info.data.get("system_in_user", True):
-            raise _fault("`system_in_last_user` needs `system_in_user: true`; set it, or drop `system_in_last_user`")
-        return value
-
-    @field_validator("tools_in_first_user")
-    @classmethod
-    def _check_tools_in_first_user(cls, value: bool, info: ValidationInfo) -> bool:
-        if value and info.data.get("tools_list", "") is None:
-            raise _fault("`tools_in_first_user` needs `tools_list`; add it, or drop `tools_in_first_user`")
+    def _check_needs(cls, value: bool, info: ValidationInfo) -> bool:
+        needed, remedy = _NEEDS[name := str(info.field_name)]
+        if value and not info.data.get(needed, True):
+            raise _fault(f"`{name}` needs {remedy}, or drop `{name}`")
         return value
 
     @model_validator(mode="wrap")

@@ -24,6 +24,7 @@ from tests.agents.agents import AGENTS, CONTEXT, Agent
 from tests.agents.turns import LONG, OTHERWISE, TURNS, Turn
 from tests.integration.service import DEMO, ROOT
 from tests.integration.test_documented_clients import CLIENTS, PATH, needs_clients
+from tests.integration.test_leaving import within
 from tests.integration.test_traces import running, wait_until_ready
 from tests.servers.process import free_port
 
@@ -58,8 +59,8 @@ def url(homes: Path, records: Path) -> Iterator[str]:
     application = {"name": "rayllm", "route_prefix": "/", "import_path": "rayllm:app", "args": arguments}
     config, log, port = homes / "serve.yaml", homes / "log", free_port()
     config.write_text(yaml.safe_dump({"proxy_location": "Disabled", "applications": [application]}))
-    os.environ["RECORDS"] = str(records)
-    with running([sys.executable, "-m", "rayllm", "run", str(config), "--port", str(port)], log) as process:
+    command = [sys.executable, "-m", "rayllm", "run", str(config), "--port", str(port)]
+    with running(command, log, RECORDS=str(records)) as process:
         wait_until_ready(process, log)
         yield f"http://127.0.0.1:{port}"
 
@@ -171,7 +172,7 @@ class Session:
 
     def interrupt(self, command: list[str], records: Path) -> None:
         """Send the agent what Ctrl-C sends, when its answer has begun."""
-        before = len(lines(records / "requests.jsonl"))
+        before, ended = len(lines(records / "requests.jsonl")), len(lines(records / "ends.jsonl"))
         process = self.start(command)
         deadline = time.monotonic() + LIMIT
         while len(lines(records / "requests.jsonl")) == before and time.monotonic() < deadline:
@@ -181,6 +182,8 @@ class Session:
         os.killpg(process.pid, signal.SIGINT)
         said, _ = process.communicate(timeout=LIMIT)
         assert len(lines(records / "requests.jsonl")) > before, f"nothing was asked: {said}"
+        # The engine does not go on for nobody.
+        assert within(30, lambda: any(e["finish_reason"] == "abort" for e in lines(records / "ends.jsonl")[ended:]))
 
 
 @pytest.mark.parametrize("agent", AGENTS, ids=short)

@@ -123,23 +123,27 @@ _CONSTANT, _WORD, _SEEN = 0, 1, 8
 _SHARPNESS = 1000.0
 
 
-def _bag_of_words(folder: Path, words: tuple[str, ...], answers: list[str]) -> tuple[Any, LlamaConfig]:
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = AutoTokenizer.from_pretrained(WEIGHTS)
-    tokenizer.add_tokens([*words, *answers])
-    config = LlamaConfig(
+def _one_layer(tokenizer: Any, length: int) -> LlamaConfig:
+    return LlamaConfig(
         vocab_size=-(-len(tokenizer) // 64) * 64,
         hidden_size=64,
         intermediate_size=64,
         num_hidden_layers=1,
         num_attention_heads=2,
-        max_position_embeddings=2048,
+        max_position_embeddings=length,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         tie_word_embeddings=False,
         dtype="bfloat16",
     )
+
+
+def _bag_of_words(folder: Path, words: tuple[str, ...], answers: list[str]) -> tuple[Any, LlamaConfig]:
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = AutoTokenizer.from_pretrained(WEIGHTS)
+    tokenizer.add_tokens([*words, *answers])
+    config = _one_layer(tokenizer, 2048)
     return tokenizer, config
 
 
@@ -292,18 +296,7 @@ def make_scripted(folder: Path) -> Path:
     tokenizer.add_tokens([AddedToken(token, normalized=False) for line in lines for token in line])
     ids = [tokenizer.convert_tokens_to_ids(line) for line in lines]
     ends = [line[-1] for line in ids if line[-1] != line[-2]]
-    config = LlamaConfig(
-        vocab_size=-(-len(tokenizer) // 64) * 64,
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=4096,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        tie_word_embeddings=False,
-        dtype="bfloat16",
-    )
+    config = _one_layer(tokenizer, 4096)
     model = LlamaForCausalLM(config).to(torch.bfloat16)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -35,6 +35,7 @@ def scripted(proxy_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """A plain HTTP client on an application with the scripted model."""
     folder = make_scripted(tmp_path_factory.mktemp("scripted"))
     tools = {"tool_calling": {"parser": "hermes"}, "reasoning_parser": "qwen3"}
+    tools["generation_config"] = {"stopping_sequences": [" large"]}
     model = tiny_model("scripted", folder, 4096, engine_kwargs={"num_gpu_blocks_override": 128}, **tools)
     port = free_port()
     args = {"llm_configs": [model], "router": {"listen": f"127.0.0.1:{port}"}}
@@ -67,7 +68,15 @@ THOUGHT = "".join(f"{number}, " for number in range(20))
 BUDGET = {"type": "enabled", "budget_tokens": 1024}
 # The word, more fields; what the blocks say, why the message ended, and the text that ended it.
 MESSAGES: dict[str, tuple[str, dict[str, Any], list[Any], str, str | None]] = {
-    "text": ("<speaks>", OFF, ["The capital is Paris. It is large."], "end_turn", None),
+    # A stop text of the model's file ends the answer, and the turn.
+    "text": ("<speaks>", OFF, ["The capital is Paris. It is"], "end_turn", None),
+    "the same stop": (
+        "<speaks>",
+        {"stop_sequences": [" large"]} | OFF,
+        ["The capital is Paris. It is"],
+        "stop_sequence",
+        " large",
+    ),
     "thinking": ("<thinks>", {}, [THOUGHT, "So be it."], "end_turn", None),
     "thinking off": ("<thinks>", {"thinking": {"type": "disabled"}}, ["So be it."], "end_turn", None),
     "adaptive": ("<thinks>", {"thinking": {"type": "adaptive"}}, [THOUGHT, "So be it."], "end_turn", None),
@@ -217,7 +226,7 @@ def test_claude_code_finds_what_it_looks_for(scripted: httpx.Client) -> None:
     assert message._request_id
     with client.messages.stream(messages=[SPEAK], **options) as stream:  # type: ignore[list-item]
         assert stream.request_id
-        assert stream.get_final_text() == "The capital is Paris. It is large."
+        assert stream.get_final_text() == "The capital is Paris. It is"
     with pytest.raises(anthropic.NotFoundError) as missing:
         client.messages.create(messages=[SPEAK], **{**options, "model": "nobody"})  # type: ignore[list-item]
     assert missing.value.request_id
@@ -266,4 +275,4 @@ def test_reasoning_of_earlier_turns_is_rendered(scripted: httpx.Client, name: st
 
 def test_several_answers_without_chance_are_the_same(scripted: httpx.Client) -> None:
     reply = ask(scripted, "<speaks>", CHAT, n=3, **OFF).json()
-    assert [choice["message"]["content"] for choice in reply["choices"]] == ["The capital is Paris. It is large."] * 3
+    assert [choice["message"]["content"] for choice in reply["choices"]] == ["The capital is Paris. It is"] * 3

@@ -48,7 +48,7 @@ def _param(where: str) -> str:
 
 
 def check_media(body: Body, modalities: Collection[str]) -> None:
-    """Raise a RequestError for a part that is none of the model's `modalities`; without any, they are unknown."""
+    """Raise a RequestError for an image, audio or video that the model does not take; empty `modalities` allow all."""
     for where, part in parts_in(body) if modalities else ():
         wanted = _MODALITIES.get(kind := str(part.get("type")))
         if wanted and wanted not in modalities:
@@ -57,11 +57,11 @@ def check_media(body: Body, modalities: Collection[str]) -> None:
 
 
 class PdfReader:
-    """Puts the text of PDFs in their place."""
+    """Replaces the PDFs in requests by their texts."""
 
     def __init__(self) -> None:
         # A conversation sends its documents again with each turn.
-        self._texts = BoundedWork(_text_of, partial(UnavailableError, _BUSY, None, None, 5), cache_size=8)
+        self._texts = BoundedWork(_text_of, partial(UnavailableError, _BUSY, None, None, 5), kept=8)
 
     async def read(self, body: Body) -> bool:
         """Replace the PDFs in a body; returns whether there were any. Raises RequestError and UnavailableError."""

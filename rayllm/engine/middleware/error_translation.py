@@ -1,5 +1,4 @@
-"""Translates vLLM's errors to OpenAI's shape, merges the tool call deltas of chat streams, and corrects the statuses of
-responses.
+"""Translates vLLM's errors to OpenAI's shape, in replies that are corrected on the way.
 
 vLLM puts the status into `code`, where OpenAI's clients expect a string or null. A stream whose first event is an error
 becomes a plain reply with the error's status.
@@ -28,7 +27,8 @@ from rayllm.core.errors import (
 )
 from rayllm.core.headers import REQUEST_ID
 from rayllm.engine.guided import ERROR_TYPE
-from rayllm.engine.middleware.response_events import corrected
+from rayllm.engine.middleware.chat_events import corrected_chat
+from rayllm.engine.middleware.response_events import corrected_response
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +36,6 @@ logger = logging.getLogger(__name__)
 _EVENT = re.compile(rb'(?:event: error\n)?data: (\{(?:"type":\s*"error",\s*)?"error".*)')
 # Events of the Responses API sent before the engine has the request.
 _ANNOUNCEMENTS = (b"event: response.created\n", b"event: response.in_progress\n")
-# The text of reasoning. In a text, the marks around the name would be escaped.
-_REASONING = re.compile(rb'"reasoning":\s*("(?:[^"\\]|\\.)*")')
-_FOR_OLDER_CLIENTS = rb'\g<0>,"reasoning_content":\1'
 _NUMBER = re.compile(rb'"sequence_number":\s*(\d+)')
 _PROMPT_FIELD = {CHAT: "messages", CHAT_BATCH: "messages", MESSAGES: "messages", RESPONSES: "input"}
 _PROMPT_FIELD |= {COMPLETIONS: "prompt", EMBEDDINGS: "input", "/classify": "input", "/pooling": "input"}
@@ -80,8 +77,6 @@ _MESSAGES = (
 _PROMPT_PARAMS = {"input_tokens", "input_text", "prompt_token_ids", "prompt_len", "media"}
 # Of these, what vLLM has when the prompt is longer than the context: counted in tokens, and in characters.
 _TOO_LONG = ("input_tokens", "input_text")
-# vLLM has this type only for models and adapters.
-_NOT_FOUND = "NotFoundError"
 
 
 def translate_error(error: dict[str, Any], status: int, path: str, request_id: str = "") -> RayLLMError:
@@ -97,16 +92,16 @@ def translate_error(error: dict[str, Any], status: int, path: str, request_id: s
         # The message may contain paths or addresses: for the log only.
         logger.error("The engine failed on request %s to %s: %s", request_id, path, message)
         return EngineError("The engine failed on this request; the server's log says why.")
-    if status == 404 and error.get("type") == _NOT_FOUND:
+    # vLLM has this type only for models and adapters.
+    if status == 404 and error.get("type") == "NotFoundError":
         return ModelNotFoundError(message, "model")
     for part, message_for_client, param in _MESSAGES:
         if part in message:
             return RequestError(message_for_client, param)
     for flag, key in _FLAGS.items():
         message = message.replace(flag, key)
-    if error.get("param") in _TOO_LONG:
-        return RequestError(message, _param(error, message, path), CONTEXT_LENGTH_EXCEEDED)
-    return RequestError(message, _param(error, message, path))
+    code = CONTEXT_LENGTH_EXCEEDED if error.get("param") in _TOO_LONG else None
+    return RequestError(message, _param(error, message, path), code)
 
 
 def _param(error: dict[str, Any], message: str, path: str) -> str | None:
@@ -117,14 +112,10 @@ def _param(error: dict[str, Any], message: str, path: str) -> str | None:
     return _named_in(message, path)
 
 
-# Fields that RayLLM's messages name, at endpoints whose errors have no `param`.
-_FORMATS = ("text.format", "output_config.format")
-
-
 def _named_in(message: str, path: str) -> str | None:
-    # vLLM's messages begin with a field's name, or quote it.
+    # vLLM's messages begin with a field's name, or quote it; RayLLM's name the formats.
     for name in (message.split("=")[0].split(" ")[0].strip("`'\",:"), *re.findall(r"`([\w.]+)`", message)):
-        if name in vllm_names()["request"] or name in _FORMATS:
+        if name in vllm_names()["request"] or name in ("text.format", "output_config.format"):
             return str(name)
     if "tool choice" in message:
         return "tool_choice"
@@ -137,7 +128,7 @@ def _named_in(message: str, path: str) -> str | None:
 
 
 class ErrorMiddleware:
-    """ASGI middleware that translates error replies, error events and exceptions, and merges tool call deltas.
+    """ASGI middleware that translates error replies, error events and exceptions, and corrects all other replies.
 
     `error_object` returns vLLM's error object for an exception caused by the request, else None.
     """
@@ -172,10 +163,8 @@ class _Reply:
         self._send = send
         self._start: Message | None = None
         self._failed = bytearray()
-        self._pending = b""
-        self._last = b""
+        self._pending = self._last = self._held = b""
         self._started = False
-        self._held = b""
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -206,9 +195,9 @@ class _Reply:
             await self.fail(translate_error(error, _status(error), self._path, self._request_id))
             return
         if self._path == CHAT:
-            body = with_merged_tool_calls(_REASONING.sub(_FOR_OLDER_CLIENTS, body))
+            body = corrected_chat(body)
         elif self._path == RESPONSES:
-            body, self._held = corrected(self._held, body)
+            body, self._held = corrected_response(self._held, body)
         if not self._started:
             self._pending += body
             if message.get("more_body") and (not body or body.startswith(_ANNOUNCEMENTS)):
@@ -217,9 +206,10 @@ class _Reply:
             start, self._start = self._start, None
             assert start is not None  # noqa: S101  (checked by the caller)
             self._started = True
-            # The body may have become longer.
-            kept = [header for header in start["headers"] if header[0] != b"content-length"]
-            await self._send({**start, "headers": kept})
+            headers = [header for header in start["headers"] if header[0] != b"content-length"]
+            if not message.get("more_body"):
+                headers.append((b"content-length", str(len(body)).encode()))
+            await self._send({**start, "headers": headers})
         self._last = body or self._last
         await self._send({**message, "body": body})
 
@@ -263,32 +253,3 @@ def _error_object(body: bytes) -> dict[str, Any]:
 
 async def _swallow(message: Message) -> None:
     """Discard what vLLM still sends after a reply was replaced."""
-
-
-def with_merged_tool_calls(chunk: bytes) -> bytes:
-    """`chunk` of a chat stream with at most one delta per tool call.
-
-    vLLM may send a call's name and the beginning of its arguments as two deltas in one chunk. OpenAI never does, and
-    clients, such as earlier versions of OpenAI's own, then assemble the call wrongly.
-    """
-    # Only chunks with several deltas are parsed.
-    if not chunk.startswith(b"data: {") or chunk.count(b'"function":') < 2 or b'"tool_calls":' not in chunk:
-        return chunk
-    head, end, rest = chunk.partition(b"\n\n")
-    parsed = json.loads(head.removeprefix(b"data: "))
-    for choice in parsed["choices"]:
-        by_index: dict[int, dict[str, Any]] = {}
-        for call in choice.get("delta", {}).get("tool_calls") or ():
-            if (first := by_index.setdefault(call["index"], call)) is not call:
-                _add(first, call)
-        if by_index:
-            choice["delta"]["tool_calls"] = list(by_index.values())
-    return b"data: " + json.dumps(parsed, ensure_ascii=False, separators=(",", ":")).encode() + end + rest
-
-
-def _add(first: dict[str, Any], more: dict[str, Any]) -> None:
-    function, added = first.get("function") or {}, more.get("function") or {}
-    arguments = (function.get("arguments") or "") + (added.get("arguments") or "")
-    first |= {key: value for key, value in more.items() if first.get(key) is None}
-    first["function"] = added | {key: value for key, value in function.items() if value is not None}
-    first["function"]["arguments"] = arguments

@@ -10,8 +10,6 @@ _REFUSED = {
     "functions": "`functions` and `function_call` are old; send `tools` and `tool_choice` instead.",
     "moderation": "This service moderates no single request; ask /v1/moderations, or set `router.guards` for all.",
 }
-# What `include` may ask of searches, which are hosted tools and not run.
-_OF_SEARCHES = ("web_search_call.results", "web_search_call.action.sources")
 
 
 def with_known_fields(body: Body) -> Body:
@@ -24,5 +22,6 @@ def with_known_fields(body: Body) -> Body:
         raise RequestError("Models here answer with text only; leave `modalities` and `audio` out.", "modalities")
     known = {name: value for name, value in body.items() if (name, value) != ("service_tier", "fast")}
     if isinstance(include, list):
-        known["include"] = [value for value in include if value not in _OF_SEARCHES]
+        # Searches are hosted tools, and not run.
+        known["include"] = [value for value in include if not str(value).startswith("web_search_call.")]
     return known

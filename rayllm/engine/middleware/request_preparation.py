@@ -15,7 +15,7 @@ from rayllm.core.errors import RequestError
 from rayllm.engine.adapters.pool import AdapterPool, adapter_plan, use_adapter
 from rayllm.engine.middleware.content_parts import PdfReader
 from rayllm.engine.middleware.request_rewriting import LENGTHS, Body, rewrite_request
-from rayllm.engine.middleware.request_scope import MAX_TOKENS, requested_model, timing_adapter
+from rayllm.engine.middleware.request_scope import MAX_TOKENS, STOPS, requested_model, timing_adapter
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.lora import Adapter
 
@@ -90,6 +90,7 @@ class PreparationMiddleware:
         has_pdfs = await self._pdfs.read(body)
         rewritten = await self._admit(rewrite_request(scope["path"], body, adapter_plan() or self._plan))
         scope[MAX_TOKENS] = max((body[name] for name in LENGTHS if isinstance(body.get(name), int)), default=0)
+        scope[STOPS] = body.get("stop_sequences")
         return raw if rewritten == body and not has_pdfs else json.dumps(rewritten).encode()
 
 

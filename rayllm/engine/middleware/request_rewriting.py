@@ -93,7 +93,8 @@ def _switch_thinking(path: str, body: Body, plan: RequestPlan) -> None:
     outer, inner = fields.get(path, ("", "reasoning_effort"))
     holder = body.get(outer, {}) if outer else body
     effort = holder.get(inner) if isinstance(holder, dict) else None
-    if effort == "enabled" and not plan.limits_thinking:
+    budget = holder.get("budget_tokens") if isinstance(holder, dict) else None
+    if effort == "enabled" and not plan.limits_thinking and isinstance(budget, int) and budget > 0:
         # vLLM refuses a budget that the engine cannot keep.
         body["thinking"] = {"type": "adaptive"}
     kwargs = body.get("chat_template_kwargs", {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,6 +18,8 @@ from rayllm.core.token_log import TokenLog
 
 MAX_TOKENS = "rayllm.max_tokens"
 """The key of `requested_tokens` in a scope."""
+STOPS = "rayllm.stops"
+"""The key of `requested_stops` in a scope."""
 
 _scope: ContextVar[Scope | None] = ContextVar("scope", default=None)
 _recording: ContextVar[Recording | None] = ContextVar("recording", default=None)
@@ -87,6 +89,12 @@ def requested_tokens() -> int:
     """The most tokens of an answer that the current request asks for; 0 for what is left."""
     scope = _scope.get()
     return int(scope.get(MAX_TOKENS, 0)) if scope else 0
+
+
+def requested_stops() -> Collection[str]:
+    """The stop texts that the current request, a message, asks for."""
+    scope = _scope.get()
+    return scope.get(STOPS) or () if scope else ()
 
 
 def token_log() -> TokenLog | None:

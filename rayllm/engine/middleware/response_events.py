@@ -7,20 +7,19 @@ import json
 from typing import Any
 
 _ITEM_DONE, _COMPLETED = b"event: response.output_item.done\n", b"event: response.completed\n"
-_INCOMPLETE = "incomplete"
 
 
-def corrected(held: bytes, chunk: bytes) -> tuple[bytes, bytes]:
-    """What to send for the next chunk of vLLM's, which is one event, and what to hold.
+def corrected_response(held: bytes, chunk: bytes) -> tuple[bytes, bytes]:
+    """What to send when vLLM writes `chunk`, which is one event, and what to hold back.
 
-    The last event of an item is held until the next event, which may say that the item was cut off.
+    The last event of an item is held back until the next event, which may say that the item was cut off.
     """
     if chunk.startswith(_ITEM_DONE):
         return held, chunk
-    if not chunk.startswith(_COMPLETED) or (event := _parsed(chunk))["response"]["status"] != _INCOMPLETE:
+    if not chunk.startswith(_COMPLETED) or (event := _parsed(chunk))["response"]["status"] != "incomplete":
         return held + chunk, b""
     for item in event["response"]["output"][-1:]:
-        item["status"] = _INCOMPLETE
+        item["status"] = "incomplete"
     done = _event({**_parsed(held), "item": event["response"]["output"][-1]}) if held else b""
     return done + _event({**event, "type": "response.incomplete"}), b""
 

@@ -37,8 +37,10 @@ def with_readable_items(body: Body) -> Body:
 
 
 def _item(name: str, item: Body) -> Body | None:
-    item = _without_nulls(name, item)
+    item = _without_nulls(item)
     kind = item.get("type", "message" if "role" in item else None)
+    if kind == "item_reference":
+        raise RequestError(f"`{name}`: this service stores no items. Send the item itself, and `store: false`.", name)
     if not isinstance(kind, str) or kind not in _FIELDS:
         types = ", ".join(f"`{known}`" for known in _FIELDS)
         raise RequestError(f"`{name}.type` must be one of {types}, not `{str(kind)[:64]}`.", name)
@@ -51,18 +53,16 @@ def _item(name: str, item: Body) -> Body | None:
     return _readable(kind, item)
 
 
-def _without_nulls(name: str, item: Body) -> Body:
+def _without_nulls(item: Body) -> Body:
     """An item without nulls, for which vLLM has no defaults, also in its parts. vLLM takes no unknown `phase`."""
     kept = {field: value for field, value in item.items() if value is not None and field != "phase"}
     for field in _PARTS:
         if isinstance(parts := kept.get(field), list):
-            kept[field] = [_part(name, part) if isinstance(part, dict) else part for part in parts]
+            kept[field] = [_part(part) if isinstance(part, dict) else part for part in parts]
     return kept
 
 
-def _part(item: str, part: Body) -> Body:
-    if part.get("type") == "input_file":
-        raise RequestError(f"`{item}` has an `input_file`, and this service reads none. Send an `input_text`.", item)
+def _part(part: Body) -> Body:
     kept = {field: value for field, value in part.items() if value is not None}
     # vLLM has no default in a result.
     return {"detail": "auto", **kept} if part.get("type") == "input_image" else kept
@@ -104,7 +104,8 @@ def _tool(tool: Any, is_nested: bool = False) -> Any:
     if not isinstance(tool, dict):
         return tool
     if isinstance(nested := tool.get("tools"), list):
-        return {**tool, "tools": [_tool(each, is_nested=True) for each in nested]}
+        # vLLM requires a description.
+        return {"description": "", **tool, "tools": [_tool(each, is_nested=True) for each in nested]}
     if tool.get("type") != "custom":
         return tool
     free, given = {name: value for name, value in tool.items() if name != "format"}, tool.get("format")

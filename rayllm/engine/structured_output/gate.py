@@ -19,7 +19,7 @@ from rayllm.engine.structured_output.limits import (
     check_tokens,
     needs_sandbox,
 )
-from rayllm.engine.structured_output.sandbox import Sandbox
+from rayllm.engine.structured_output.sandbox import Sandbox, too_many_constraints
 from rayllm.engine.structured_output.schema_rewriting import COMPACT, FLEXIBLE, rewrite_schema, separated_by
 from rayllm.engine.structured_output.xgrammar_schema import find_unenforced, rewrite_for_xgrammar
 
@@ -66,7 +66,7 @@ class ConstraintGate:
         options: Options = Options(disable_any_whitespace=True),
     ) -> None:
         self._backend_of = backend_of
-        self._faults: BoundedWork[str | None] = BoundedWork(find_fault)
+        self._faults: BoundedWork[str | None] = BoundedWork(find_fault, too_many_constraints)
         self._sandbox = sandbox
         self._options = options
 

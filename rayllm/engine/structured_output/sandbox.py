@@ -13,6 +13,7 @@ import logging
 import multiprocessing
 import socket
 from contextlib import suppress
+from functools import partial
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -25,6 +26,8 @@ from rayllm.engine.structured_output.constraint import Constraint, refusal
 logger = logging.getLogger(__name__)
 
 _START_S = 120.0
+_TOO_MANY = "Too many structured-output constraints are waiting to be checked."
+too_many_constraints = partial(ConstraintNotCheckedError, _TOO_MANY)
 
 
 class Sandbox:
@@ -40,7 +43,7 @@ class Sandbox:
         self._compiler = {"tokenizer": tokenizer, "any_whitespace": any_whitespace}
         # Contexts have the class as an attribute, which BaseContext does not declare.
         self._context: Any = context or multiprocessing.get_context("spawn")
-        self._faults: BoundedWork[str | None] = BoundedWork(self._compile)
+        self._faults: BoundedWork[str | None] = BoundedWork(self._compile, too_many_constraints)
         self._ids = itertools.count()
         self._starting: asyncio.Task[_Child] | None = None
 

@@ -1,7 +1,7 @@
 """Makes vLLM's OpenAI application on an engine."""
 
 from argparse import Namespace
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -87,6 +87,17 @@ def own_chat_template(engine: Any) -> str | None:
     return str(template) if template is not None else None
 
 
+def name_requested_stops(requested: Callable[[], Collection[str]]) -> None:
+    """Have Anthropic's API say that the turn ended where a stop text ended it that the request did not ask for."""
+    from vllm.entrypoints.anthropic import serving
+
+    # vLLM before 0.31 names no stop texts.
+    if original := getattr(serving, "_to_anthropic_stop_reason", None):
+        serving._to_anthropic_stop_reason = lambda finish, stop, *more, **named: original(
+            finish, stop if stop in requested() else None, *more, **named
+        )
+
+
 def pass_anthropic_errors(server: Any) -> None:
     """Have Anthropic's API, which is built on vLLM's chat, return the chat's errors."""
     if serving := getattr(server.state, "anthropic_serving_messages", None):
@@ -141,7 +152,7 @@ def _error_event(chunk: Any) -> str | None:
 
 
 def end_cut_inputs() -> None:
-    """Have the input of a custom tool's call that is cut off be what was streamed, not unfinished JSON."""
+    """Make the input of a custom tool's call that is cut off the text that was streamed, not unfinished JSON."""
     from vllm.entrypoints.openai.responses import streaming_events as events
 
     if whole := getattr(events, "decode_custom_tool_input", None):

@@ -73,7 +73,7 @@ class Family(Frozen):
 
 @cache
 def families() -> tuple[Family, ...]:
-    """All families; the first match wins."""
+    """All families of models; the first match wins."""
     return tuple(map(Family.model_validate, read_data("rayllm.plan.authoring", "families.yaml")))
 
 

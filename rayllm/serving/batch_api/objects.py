@@ -46,7 +46,7 @@ class _Fields(BaseModel):
 
     @classmethod
     def parse(cls, fields: dict[str, Any], name: str = "{}") -> Self:
-        """Validate fields, which clients know by `name`. Raises RequestError for the first field that is invalid."""
+        """Validate fields; `name` is how errors name one of them. Raises RequestError for the first invalid field."""
         try:
             return cls.model_validate(fields)
         except ValidationError as error:

@@ -41,7 +41,6 @@ OWN = [
     {"type": "namespace", "name": "n", "description": "d", "tools": [FUNCTION]},
     {"name": "f", "input_schema": SCHEMA},
     {"name": "f", "type": None, "input_schema": SCHEMA},
-    {"type": "function", "function": {"name": "f"}},
     # Mistakes, which vLLM refuses by name.
     {"type": 7},
     {"name": "f"},
@@ -107,6 +106,26 @@ def test_a_choice_of_a_hosted_tool_is_refused(choice: Any) -> None:
 )
 def test_other_choices_are_left_to_vllm(choice: Any) -> None:
     refuse_hosted_tools(RESPONSES, {"tools": [FUNCTION], "tool_choice": choice}, False)
+
+
+@pytest.mark.parametrize(
+    ("tool", "message"),
+    [
+        ({"type": "function", "function": {"name": "f"}}, r"`tools\[0\].name` must be a text"),
+        ({"type": "custom", "name": 7}, r"`tools\[0\].name` must be a text"),
+        ({"type": "namespace", "name": "n"}, r"`tools\[0\].tools` must be a list of tools"),
+        ({"type": "namespace", "name": "n", "tools": [{"type": "function"}]}, r"`tools\[0\].tools\[0\].name` must be"),
+        (
+            {"type": "namespace", "name": "n", "tools": [{"type": "x", "name": "f"}]},
+            r"`tools\[0\].tools\[0\].*, not `x`",
+        ),
+    ],
+)
+def test_a_tool_of_responses_without_what_the_type_requires_is_refused(tool: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message) as caught:
+        refuse_hosted_tools(RESPONSES, {"tools": [tool]}, False)
+    assert caught.value.param == "tools"
+    refuse_hosted_tools(MESSAGES, {"tools": [tool]}, False)
 
 
 def test_a_type_that_there_is_not_is_refused_with_those_there_are() -> None:

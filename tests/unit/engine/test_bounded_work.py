@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from rayllm.core.errors import UnavailableError
 from rayllm.core.shares import current_tenant
 from rayllm.engine.bounded_work import BoundedWork
 
@@ -32,7 +33,7 @@ async def settle() -> None:
 
 async def test_equal_texts_are_worked_on_once() -> None:
     work = Work()
-    bounded = BoundedWork(work)
+    bounded = BoundedWork(work, UnavailableError)
     waiting = [asyncio.create_task(bounded.answer("a")) for _ in range(3)]
     await settle()
     work.end.set()
@@ -43,7 +44,7 @@ async def test_equal_texts_are_worked_on_once() -> None:
 
 async def test_a_client_that_leaves_makes_no_room_for_more() -> None:
     work = Work()
-    bounded = BoundedWork(work)
+    bounded = BoundedWork(work, UnavailableError)
     tasks = [asyncio.create_task(bounded.answer(text)) for text in ("a", "b", "c")]
     await settle()
     for task in tasks[:2]:
@@ -59,7 +60,7 @@ async def test_a_client_that_leaves_makes_no_room_for_more() -> None:
 
 async def test_one_tenant_does_not_take_all_of_them() -> None:
     work = Work()
-    bounded = BoundedWork(work)
+    bounded = BoundedWork(work, UnavailableError)
     tasks = []
     for tenant, text in (("a", "a"), ("a", "b"), ("a", "c"), ("b", "c"), ("c", "d")):
         current_tenant.set(tenant)
@@ -74,7 +75,7 @@ async def test_one_tenant_does_not_take_all_of_them() -> None:
 async def test_errors_are_not_remembered() -> None:
     work = Work()
     work.end.set()
-    bounded = BoundedWork(work)
+    bounded = BoundedWork(work, UnavailableError)
     for _ in range(2):
         with pytest.raises(ValueError, match="broken"):
             await bounded.answer("broken")
@@ -84,4 +85,4 @@ async def test_errors_are_not_remembered() -> None:
 async def test_odd_texts_have_a_key() -> None:
     work = Work()
     work.end.set()
-    assert await BoundedWork(work).answer("\ud800") == "\ud800"
+    assert await BoundedWork(work, UnavailableError).answer("\ud800") == "\ud800"

@@ -89,9 +89,8 @@ class ApiKeyGate:
 class BrowserGate:
     """Without keys: admits requests that name this machine, and changes only from pages of this or an allowed origin.
 
-    So it refuses what browsers send on behalf of other web pages. A web page can send requests to this machine: to a
-    name of its own that resolves to this machine (DNS rebinding), with access to the replies, or blindly to a loopback
-    address. `refused` is called with the error of each refused request.
+    Other web pages can send requests to this machine: to a name of theirs that resolves to it (DNS rebinding), with
+    access to the replies, or blindly to a loopback address. `refused` is called with the error of each refused request.
     """
 
     def __init__(self, app: ASGIApp, config: RouterConfig, refused: Callable[[RayLLMError], None]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from rayllm.core.headers import FOR_CLIENTS
 from rayllm.serving.wire.connection import Connection
 from rayllm.serving.wire.exchange import Exchange
 from rayllm.serving.wire.handover.channel import Interruption
@@ -112,6 +113,6 @@ async def _pass_refusal_on(exchange: Exchange, handover: Handover) -> Outcome:
     status, reply_headers = head["status"], head["headers"]
     check_turned_away(reply_headers)
     check_refusal(exchange.for_replica.model_id, status, reply_headers.get("content-type", ""), body)
-    kept = {name: value for name, value in reply_headers.items() if name in ("content-type", "retry-after")}
+    kept = {name: value for name, value in reply_headers.items() if name in FOR_CLIENTS}
     await exchange.send_response(Response(body, status, kept))
     return Outcome.ANSWERED if status < 500 else Outcome.ERROR

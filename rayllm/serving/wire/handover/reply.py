@@ -12,7 +12,7 @@ from starlette.types import Message as AsgiMessage
 from rayllm.core.asgi import http_scope
 from rayllm.core.error_shapes import error_body
 from rayllm.core.errors import UnavailableError
-from rayllm.core.headers import DRAINING, FULL, LOST, PREEMPTED
+from rayllm.core.headers import DRAINING, FOR_CLIENTS, FULL, LOST, PREEMPTED
 from rayllm.core.request_stats import StatsSource, server_timing
 from rayllm.serving.wire.handover.channel import Channel, Interruption, Kind, Message
 from rayllm.serving.wire.handover.client_connection import ClientConnection
@@ -20,8 +20,6 @@ from rayllm.serving.wire.journal import JournalError, StreamJournal
 
 logger = logging.getLogger(__name__)
 
-# Headers of the application that clients get.
-_PUBLIC_HEADERS = (b"content-type", b"retry-after")
 # Headers of refusals after which the router asks another replica.
 _RETRIED_REFUSALS = (FULL, PREEMPTED, DRAINING, LOST)
 _RETRY_HEADERS = [(b"content-type", b"application/json"), (b"retry-after", b"1")]
@@ -191,7 +189,7 @@ class HandedOverRequest:
 
     def _reply_headers(self, start: AsgiMessage) -> list[tuple[bytes, bytes]]:
         router_headers = ((n.encode(), v.encode("latin-1")) for n, v in self._head["reply_headers"].items())
-        return [*(header for header in _headers(start) if header[0] in _PUBLIC_HEADERS), *router_headers]
+        return [*(header for header in _headers(start) if header[0].decode() in FOR_CLIENTS), *router_headers]
 
     def _end(self, kind: Kind, head: dict[str, Any] | None = None, body: bytes = b"") -> None:
         """Release the connection, and tell the router once how the reply ended."""

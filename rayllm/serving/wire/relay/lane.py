@@ -40,7 +40,7 @@ async def relay(exchange: Exchange, replica: Address, transport: HttpTransport) 
             logger.warning("A replica of `%s` broke off: %r", request.model_id, error)
             raise NotAnsweredError(Outcome.LOST) from None
         if reply.status >= 400:
-            check_refusal(request.model_id, reply.status, reply.content_type, first)
+            check_refusal(request.model_id, reply.status, reply.headers.get("content-type", ""), first)
         exchange.began()
         return await _pass_on(exchange, reply, first, journal)
 
@@ -54,15 +54,12 @@ def _open_journal(exchange: Exchange) -> StreamJournal | None:
 
 
 async def _pass_on(exchange: Exchange, reply: Reply, first: bytes, journal: StreamJournal | None) -> Outcome:
-    kept = dict(reply.headers)
-    if reply.content_type:
-        kept["content-type"] = reply.content_type
     exchange.record.stats = reply.stats
     if reply.is_stream:
-        return await _StreamRelay(exchange, reply, {**kept, "cache-control": "no-cache"}, journal).run(first)
+        return await _StreamRelay(exchange, reply, {**reply.headers, "cache-control": "no-cache"}, journal).run(first)
     if exchange.reply_guard and reply.status == 200:
         await exchange.reply_guard.check_whole(first)
-    await exchange.send_response(Response(first, reply.status, kept))
+    await exchange.send_response(Response(first, reply.status, reply.headers))
     return Outcome.ANSWERED if reply.status < 500 else Outcome.ERROR
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from rayllm.core.headers import FRAMES, KEY, STATS
+from rayllm.core.headers import FOR_CLIENTS, FRAMES, KEY, STATS
 from rayllm.core.request_stats import RequestStats
 from rayllm.serving.wire.outcome import NotAnsweredError, Outcome, check_turned_away
 
@@ -44,7 +44,6 @@ class Reply:
     """
 
     status: int
-    content_type: str
     headers: Mapping[str, str]
     content: aiohttp.StreamReader
     stats: RequestStats | None = None
@@ -53,7 +52,7 @@ class Reply:
     @property
     def is_stream(self) -> bool:
         """Whether the body is a stream of server-sent events."""
-        return self.content_type.startswith("text/event-stream")
+        return self.headers.get("content-type", "").startswith("text/event-stream")
 
 
 class HttpTransport:
@@ -87,11 +86,10 @@ class HttpTransport:
             raise NotAnsweredError(Outcome.LOST) from None
         try:
             check_turned_away(response.headers)
-            kept = {name: response.headers[name] for name in ("retry-after",) if name in response.headers}
+            kept = {name: response.headers[name] for name in FOR_CLIENTS if name in response.headers}
             text = response.headers.get(STATS)
             stats = RequestStats.from_json(json.loads(text)) if text else None
-            content_type, is_framed = response.headers.get("content-type", ""), FRAMES in response.headers
-            yield Reply(response.status, content_type, kept, response.content, stats, is_framed)
+            yield Reply(response.status, kept, response.content, stats, FRAMES in response.headers)
         finally:
             # Reuse the connection if the body was read to its end; otherwise close it, which the replica notices at
             # once.

@@ -319,6 +319,10 @@ def test_templates_are_told_whether_to_think(path: str, body: dict[str, Any], sw
 
 def test_a_budget_that_the_engine_cannot_keep_is_left_out() -> None:
     assert rewrite_request(MESSAGES, {"thinking": BUDGET}, RequestPlan())["thinking"] == {"type": "adaptive"}
+    # vLLM refuses these by name.
+    for budget in (0, -1, "2000", None):
+        thinking = {"type": "enabled", "budget_tokens": budget}
+        assert rewrite_request(MESSAGES, {"thinking": thinking}, RequestPlan())["thinking"] == thinking
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])

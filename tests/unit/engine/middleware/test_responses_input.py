@@ -62,14 +62,13 @@ def result(output: Any) -> dict[str, Any]:
         ({"type": "web_search_call", "id": "x"}, "`input[1].type` must be one of `message`, .*not `web_search_call`"),
         ({"content": "a"}, "`input[1].type` must be"),
         ({"type": ["message"]}, "`input[1].type` must be"),
-        ({"type": "item_reference", "id": "x"}, "`input[1].type` must be"),
+        ({"type": "item_reference", "id": "x"}, "`input[1]`: this service stores no items. Send the item"),
         ({"role": "user"}, "`input[1].content` must be a text or a list of parts"),
         ({"role": "clown", "content": "a"}, "`input[1].role` must be one of user, assistant"),
         ({"type": "function_call", "call_id": "c", "arguments": "{}"}, "`input[1].name` must be a text"),
         ({"type": "custom_tool_call", **CALL}, "`input[1].input` must be a text"),
         (result({"content": "a"}), "`input[1].output` must be a text or a list of parts"),
         ({"type": "function_call_output", "output": "a"}, "`input[1].call_id` must be a text"),
-        (result([{"type": "input_file", "file_data": "AAAA"}]), "`input[1]` has an `input_file`"),
     ],
 )
 def test_an_item_that_cannot_be_read_is_named(item: dict[str, Any], said: str) -> None:

@@ -9,6 +9,8 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 from rayllm.core import headers
+from rayllm.core.error_shapes import error_body
+from rayllm.core.errors import RequestError
 from tests.fakes.answers import Answer, reading, waiting
 from tests.fakes.clock import pass_time, until
 from tests.fakes.replica import DyingReplica, Replica
@@ -108,6 +110,16 @@ async def test_a_request_that_replicas_die_of_is_refused_from_then_on(lane: str)
             await until(lambda: router.records)
             assert router.records.pop().attempts == attempts
         assert (await router.ask(prompt="meat")).status_code == 200
+
+
+@LANES
+async def test_a_replicas_refusal_says_whether_to_ask_again(lane: str) -> None:
+    said = {"retry-after": "7", "x-should-retry": "false"}
+    refusal = JSONResponse(error_body(RequestError("no"), "/v1/chat/completions"), 400, {**said, "x-own": "1"})
+    async with served(lane, refusal) as router:
+        reply = await router.ask()
+        assert (reply.status_code, reply.json()["error"]["message"]) == (400, "no")
+        assert {name: value for name, value in reply.headers.items() if name in (*said, "x-own")} == said
 
 
 @LANES
