@@ -2,8 +2,9 @@
 
 The script is a JSON file, `SCRIPT` in the environment of the replica. A person's prompt holds `[turn:NAME]`, and the
 steps of the turn follow one after the other: a step is a text, or a list of calls of tools, after whose results the
-next comes. Where the last message of a person names no turn, as where an agent asks for a summary, a rule of
-`otherwise` answers: the first whose pattern that message matches.
+next comes. In a step, `⟨PATTERN⟩` stands for what the pattern's group last matched in the prompt. Where the last
+message of a person names no turn, as where an agent asks for a summary, a rule of `otherwise` answers: the first whose
+pattern that message matches.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDi
 MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL)
 TURN = re.compile(r"\[turn:([\w-]+)\]")
 END = "<|im_end|>"
+FOUND = re.compile("⟨(.+?)⟩")
 
 
 def answer(script: dict[str, Any], prompt: str) -> str:
@@ -44,16 +46,16 @@ def answer(script: dict[str, Any], prompt: str) -> str:
             results, is_answered = results + 1, True
     for rule in script["otherwise"]:
         if not TURN.search(last) and re.search(rule["pattern"], last):
-            return _written(rule["step"])
+            return _written(rule["step"], prompt)
     if (steps := script["turns"].get(turn)) is None:
         raise LookupError(f"The script has no turn {turn}.")
-    return _written(steps[min(results, len(steps) - 1)])
+    return _written(steps[min(results, len(steps) - 1)], prompt)
 
 
-def _written(step: str | list[dict[str, Any]]) -> str:
+def _written(step: str | list[dict[str, Any]], prompt: str) -> str:
     if isinstance(step, str):
-        return step
-    calls = (json.dumps({"name": call["name"], "arguments": call["arguments"]}) for call in step)
+        return FOUND.sub(lambda mark: (re.findall(mark[1], prompt) or ["nothing"])[-1], step)
+    calls = (_written(json.dumps(call, ensure_ascii=False), prompt) for call in step)
     return "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
 
 

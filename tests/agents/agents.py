@@ -10,6 +10,8 @@ from typing import Any
 Call = dict[str, Any]
 MODEL = "rayllm-demo"
 OTHER_MODEL = "rayllm-demo:pirate"
+EYES = "rayllm-eyes"
+"""A model that takes images."""
 CONTEXT = 65_536
 """Tokens of the model's context, as the agents are told."""
 
@@ -28,12 +30,17 @@ class Agent:
     command: Callable[[str, bool, str], list[str]]
     """The command of a turn: its prompt, whether it continues the last session, and its model."""
     tools: Mapping[str, Callable[..., Call]]
-    """Its call for each of `write`, `run`, `read`, `edit` and `delegate` that it has, paths being absolute."""
+    """Its call for each of `write`, `run`, `read`, `edit`, `delegate` and `look` that it has, paths being absolute.
+
+    `await` is the call, if any, that waits for a sub-agent.
+    """
     files: Mapping[str, str] = field(default_factory=dict)
     """Its settings by path in its home, which is also where it works. `ADDRESS` stands for the service's address."""
     environment: Mapping[str, str] = field(default_factory=dict)
     setup: tuple[str, ...] = ()
     """A command before the first turn."""
+    attaches: bool = False
+    """Whether it attaches images that a prompt names."""
     finish: Call | None = None
     """The call that ends a turn, where a text does not."""
     resumes: bool = True
@@ -61,6 +68,7 @@ CLAUDE_CODE = Agent(
         "read": lambda path: call("Read", file_path=path),
         "edit": lambda path, old, new: call("Edit", file_path=path, old_string=old, new_string=new),
         "delegate": lambda prompt: call("Agent", description="Look", prompt=prompt, subagent_type="general-purpose"),
+        "look": lambda path: call("Read", file_path=path),
     },
     environment={
         "ANTHROPIC_BASE_URL": "ADDRESS",
@@ -97,6 +105,10 @@ CODEX = Agent(
         "run": lambda command: call("exec_command", cmd=command),
         "read": lambda path: call("exec_command", cmd=f"cat {path}"),
         "edit": _patch,
+        # As vLLM writes names in namespaces.
+        "delegate": lambda prompt: call("multi_agent_v1__spawn_agent", message=prompt),
+        "await": lambda: call("multi_agent_v1__wait_agent", targets=[r'⟨"agent_id": ?"([^"]+)"⟩']),
+        "look": lambda path: call("view_image", path=path),
     },
     files={
         ".codex/config.toml": f"""\
@@ -119,7 +131,8 @@ def _opencode(prompt: str, resumed: bool, model: str) -> list[str]:
 
 def _opencodes_settings(context: int) -> str:
     limit = {"limit": {"context": context, "output": 4096}}
-    models = {MODEL: limit, OTHER_MODEL: limit}
+    sees = {"attachment": True, "modalities": {"input": ["text", "image"], "output": ["text"]}}
+    models = {MODEL: limit, OTHER_MODEL: limit, EYES: limit | sees}
     options = {"baseURL": "ADDRESS/v1", "apiKey": "none"}
     return json.dumps(
         {"provider": {"rayllm": {"npm": "@ai-sdk/openai-compatible", "options": options, "models": models}}}
@@ -136,6 +149,7 @@ OPENCODE = Agent(
         "read": lambda path: call("read", filePath=path),
         "edit": lambda path, old, new: call("edit", filePath=path, oldString=old, newString=new),
         "delegate": lambda prompt: call("task", description="Look", prompt=prompt, subagent_type="general"),
+        "look": lambda path: call("read", filePath=path),
     },
     files={"opencode.json": _opencodes_settings(CONTEXT)},
     compact=(),
@@ -261,6 +275,7 @@ LIBRARIES = [
         program="node",
         command=_program("node", "ai_sdk.mjs", provider),
         tools=_PROGRAMS_TOOLS,
+        attaches=True,
         environment=_ADDRESS,
     )
     for title, provider in [("chat", "chat"), ("responses", "responses"), ("messages", "messages")]
@@ -270,6 +285,7 @@ LIBRARIES = [
         program="python",
         command=_program("python", "agents_sdk.py", title),
         tools=_PROGRAMS_TOOLS | {"delegate": lambda prompt: call("delegate", input=prompt)},
+        attaches=True,
         environment=_ADDRESS,
     )
     for title in ("responses", "chat")

@@ -19,9 +19,11 @@ from typing import Any
 
 import pytest
 import yaml
+from PIL import Image
 
-from tests.agents.agents import AGENTS, CONTEXT, Agent
-from tests.agents.turns import LONG, OTHERWISE, TURNS, Turn
+from tests.agents.agents import AGENTS, CONTEXT, EYES, Agent
+from tests.agents.turns import IMAGE, LONG, OTHERWISE, TURNS, Turn
+from tests.integration.models import make_vision
 from tests.integration.service import DEMO, ROOT
 from tests.integration.test_documented_clients import CLIENTS, PATH, needs_clients
 from tests.integration.test_leaving import within
@@ -55,7 +57,8 @@ def url(homes: Path, records: Path) -> Iterator[str]:
     script.write_text(json.dumps({"turns": dict(scripted(homes)), "otherwise": OTHERWISE}))
     hook = str(Path(__file__).with_name("recorder.py"))
     hooks = [{"callable": f"{hook}:keep"}, {"callable": f"{hook}:note", "when": "usage"}]
-    arguments = {"llm_configs": [acted_demo(script)], "router": {"hooks": hooks}}
+    models = [acted_demo(script), with_eyes(acted_demo(script), homes / "eyes")]
+    arguments = {"llm_configs": models, "router": {"hooks": hooks}}
     application = {"name": "rayllm", "route_prefix": "/", "import_path": "rayllm:app", "args": arguments}
     config, log, port = homes / "serve.yaml", homes / "log", free_port()
     config.write_text(yaml.safe_dump({"proxy_location": "Disabled", "applications": [application]}))
@@ -102,6 +105,14 @@ def acted_demo(script: Path) -> dict[str, Any]:
     return demo
 
 
+def with_eyes(model: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """An acted demo that takes images."""
+    model["model_loading_config"] = {"model_id": EYES, "model_source": str(make_vision(folder))}
+    model["engine_kwargs"]["hf_overrides"] = {"text_config": {"max_position_embeddings": CONTEXT}}
+    del model["lora_config"]
+    return model
+
+
 def short(agent: Agent) -> str:
     """The agent's name in folders and marks."""
     return re.sub(r"\W+", "-", agent.name.lower())
@@ -130,9 +141,8 @@ class Session:
 
     def __init__(self, agent: Agent, home: Path, url: str) -> None:
         self.agent, self.home, self.url = agent, home, url
-        home.mkdir()
-        for program in PROGRAMS.iterdir():
-            shutil.copy(program, home)
+        shutil.copytree(PROGRAMS, home)
+        Image.new("RGB", (64, 64), "red").save(home / IMAGE)
         (home / "node_modules").symlink_to(CLIENTS / "node_modules")
         self.write(agent.files)
         if agent.setup:
@@ -210,7 +220,7 @@ def take(session: Session, turn: Turn, records: Path) -> str:
     """Take a turn; how it ended."""
     agent = session.agent
     ended = len(lines(records / "ends.jsonl"))
-    prompt = f"[turn:{short(agent)}-{turn.name}] Do it."
+    prompt = f"[turn:{short(agent)}-{turn.name}] {turn.prompt}"
     command = agent.command(prompt, turn is not TURNS[0], turn.model)
     if turn.name == "compact":
         assert agent.compact is not None

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.agents.agents import MODEL, OTHER_MODEL, Agent
+from tests.agents.agents import EYES, MODEL, OTHER_MODEL, Agent
 
 Step = str | list[dict[str, Any]]
+IMAGE = "image.png"
+"""A file in each agent's home."""
 # More than an agent waits for before it is interrupted.
 LONG = " ".join(f"word{number}" for number in range(4000))
 
@@ -33,6 +35,7 @@ class Turn:
     """What is true of the folder at the end."""
     model: str = MODEL
     is_interrupted: bool = False
+    prompt: str = "Do it."
 
 
 def _tool(agent: Agent, name: str, *arguments: Any) -> Step:
@@ -53,6 +56,17 @@ def _read_and_edited(agent: Agent, folder: Path) -> list[Step]:
     path = str(folder / "hello.py")
     edit = _tool(agent, "edit", path, "print('hello')", "print('bonjour')")
     return [edit] if isinstance(edit, str) else [_tool(agent, "read", path), edit, "It is edited."]
+
+
+def _delegated(agent: Agent, _folder: Path) -> list[Step]:
+    waits: list[Step] = [[agent.tools["await"]()]] if "await" in agent.tools else []
+    return [[agent.tools["delegate"]("[turn:inner] Look around.")], *waits, "The helper has looked."]
+
+
+def _looked(agent: Agent, folder: Path) -> list[Step]:
+    # The mark of an image in the prompt.
+    seen = "I see an ⟨<(image)>⟩."
+    return [seen] if agent.attaches else [[agent.tools["look"](str(folder / IMAGE))], seen]
 
 
 TURNS = [
@@ -79,7 +93,7 @@ TURNS = [
     Turn(
         "delegate",
         "a sub-agent",
-        lambda agent, _at: [[agent.tools["delegate"]("[turn:inner] Look around.")], "The helper has looked."],
+        _delegated,
         "The helper has looked.",
     ),
     Turn("compact", "the session is summarized", lambda _agent, _at: ["It was summarized."], "It was summarized."),
@@ -90,6 +104,15 @@ TURNS = [
         "Arrr.",
         lambda at: (at / "other").exists(),
         model=OTHER_MODEL,
+    ),
+    Turn(
+        "look",
+        "an image",
+        _looked,
+        "I see an image.",
+        model=EYES,
+        # The libraries' programs attach a file that the prompt names.
+        prompt=f"Look at {IMAGE}.",
     ),
 ]
 OTHERWISE = [

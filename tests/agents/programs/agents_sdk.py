@@ -6,10 +6,12 @@ Its session is in session.db.
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from agents import (
     Agent,
@@ -64,7 +66,12 @@ agent = Agent(name="Worker", instructions="You work in a folder.", model=model, 
 
 async def main() -> None:
     """Take one turn, and print what is said."""
-    result = Runner.run_streamed(agent, prompt, session=SQLiteSession("session", "session.db"))
+    content: list[Any] = [{"type": "input_text", "text": prompt}]
+    if "image.png" in prompt:
+        data = base64.b64encode(Path("image.png").read_bytes()).decode()
+        content.append({"type": "input_image", "image_url": f"data:image/png;base64,{data}", "detail": "auto"})
+    asked: Any = [{"role": "user", "content": content}]
+    result = Runner.run_streamed(agent, asked, session=SQLiteSession("session", "session.db"))
     async for event in result.stream_events():
         if event.type == "raw_response_event" and isinstance(event.data, ResponseTextDeltaEvent):
             print(event.data.delta, end="", flush=True)

@@ -41,7 +41,8 @@ const tools = {
 
 const session = "session.json";
 const messages = mode === "resumed" && existsSync(session) ? JSON.parse(readFileSync(session, "utf8")) : [];
-messages.push({ role: "user", content: prompt });
+const image = prompt.includes("image.png") ? [{ type: "image", image: readFileSync("image.png") }] : [];
+messages.push({ role: "user", content: [{ type: "text", text: prompt }, ...image] });
 let failure;
 const result = streamText({
   model: models[provider](),
