@@ -55,5 +55,5 @@ def test_it_holds_up_nobody_and_loses_nothing(service: Service, http: httpx.Clie
     record = record_of("slow-reader")
     assert record["blocked_s"] > 5
     assert record["parts"]["deliver"] > 5
-    if largest_part(record) == "deliver":
+    if largest_part(record) == "deliver" and record["blocked_s"] > record["parts"]["deliver"] / 2:
         assert "the client read slowly" in record["explanation"]

@@ -130,7 +130,7 @@ def test_adapter_settings(app: httpx.Client) -> None:
     texts = [say(app, name)]
     messages = app.post("/v1/messages", json={"model": name, **FRANCE, "max_tokens": 40}).json()
     texts.append(messages["content"][0]["text"])
-    assert messages["stop_sequence"] == "Berlin"
+    assert messages["stop_reason"] == "end_turn"
     for text in texts:
         assert "capital of Germany" in text
         assert "Berlin" not in text

@@ -101,10 +101,7 @@ def _reason(name: str, record: RequestRecord) -> str:
     if name == "lost" and record.continuations:
         return "its replica died or had to end in the middle of the reply, and another replica continued the reply."
     if name == "lost":
-        return (
-            f"of {record.attempts} attempts, some met a replica that was full, draining or died. Replicas' logs say "
-            "why."
-        )
+        return f"of {record.attempts} attempts, some met a replica that was full, draining or died; its log says why."
     if name == "wait" and record.waited_for == "a running replica":
         return (
             "it waited until a replica was running. Keep one with `autoscaling_config.min_replicas: 1`, or see why "

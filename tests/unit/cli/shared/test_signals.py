@@ -27,7 +27,8 @@ print("does not end")
 def test_a_signal_that_python_ignores_interrupts_later(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", LOST.format(name=name)], capture_output=True, text=True, check=False)
     assert done.stdout == "goes on\n"
-    assert "Exception ignored in" in done.stderr
+    # What ends the program is shown once, and not what Python ignored.
+    assert "Exception ignored in" not in done.stderr
     assert done.stderr.rstrip().endswith("KeyboardInterrupt")
     assert done.returncode != 0
 
