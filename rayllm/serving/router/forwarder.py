@@ -162,7 +162,7 @@ class Forwarder:
         return changed
 
     async def _ask_guards(self, client: ClientRequest, resolved: ResolvedModel, payload: Payload) -> None:
-        if _is_question(client):
+        if _is_question(client) or not self.guards:
             return
         fallbacks = self.models.fallbacks(resolved.model_id)
         try:
