@@ -55,5 +55,7 @@ def test_it_holds_up_nobody_and_loses_nothing(service: Service, http: httpx.Clie
     record = record_of("slow-reader")
     assert record["blocked_s"] > 5
     assert record["parts"]["deliver"] > 5
-    if largest_part(record) == "deliver" and record["blocked_s"] > record["parts"]["deliver"] / 2:
-        assert "the client read slowly" in record["explanation"]
+    if largest_part(record) == "deliver":
+        # On a slow machine, the last parts of the reply take long themselves.
+        waited_for_client = record["blocked_s"] > record["parts"]["deliver"] / 2
+        assert ("the client read slowly" in record["explanation"]) == waited_for_client

@@ -65,10 +65,10 @@ def interrupt_on_signals() -> None:
     """Raise KeyboardInterrupt on SIGINT, and on SIGTERM, which service managers send.
 
     Call it again after `ray.init`, which installs its own handler for SIGTERM. Python ignores exceptions that handlers
-    raise in callbacks and finalizers, of which `ray.init` runs many: the second call raises what was lost, and the
-    hook keeps Python from printing it.
+    raise in callbacks and finalizers, of which `ray.init` runs many: the second call raises what was lost, unprinted.
     """
-    sys.unraisablehook = lambda lost: None if lost.exc_type is KeyboardInterrupt else sys.__unraisablehook__(lost)
+    print_lost = sys.unraisablehook
+    sys.unraisablehook = lambda lost: None if lost.exc_type is KeyboardInterrupt else print_lost(lost)
     if _interrupted:
         raise KeyboardInterrupt
     for number in (signal.SIGINT, signal.SIGTERM):

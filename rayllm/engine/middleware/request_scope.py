@@ -92,7 +92,7 @@ def requested_tokens() -> int:
 
 
 def requested_stops() -> Collection[str]:
-    """The stop texts that the current request, a message, asks for."""
+    """The stop texts in the current request to Anthropic's API, without those of the model's file."""
     scope = _scope.get()
     return scope.get(STOPS) or () if scope else ()
 

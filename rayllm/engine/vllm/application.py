@@ -88,7 +88,7 @@ def own_chat_template(engine: Any) -> str | None:
 
 
 def name_requested_stops(requested: Callable[[], Collection[str]]) -> None:
-    """Have Anthropic's API say that the turn ended where a stop text ended it that the request did not ask for."""
+    """Have Anthropic's API name only stop texts that the request asked for; those of the model's file end the turn."""
     from vllm.entrypoints.anthropic import serving
 
     # vLLM before 0.31 names no stop texts.

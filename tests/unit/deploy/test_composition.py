@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +109,16 @@ def test_a_folder_of_adapters_has_no_options_of_downloads(key: str) -> None:
 )
 def test_adapters_of_a_store_have_options_of_downloads(lora: dict[str, Any]) -> None:
     assert "m" in deployments(config(lora_config={**lora, "download_timeout_s": 2, "max_download_tries": 2}))
+
+
+def test_ray_serve_reads_how_often_routers_report() -> None:
+    environment = deployments(config())["Router"].ray_actor_options["runtime_env"]["env_vars"]
+    code = "from ray.serve._private import constants; print(constants.RAY_SERVE_METRICS_EXPORT_INTERVAL_MS)"
+    intervals = [
+        int(subprocess.run([sys.executable, "-c", code], env=each, capture_output=True, text=True, check=True).stdout)
+        for each in ({**os.environ}, {**os.environ, **environment})
+    ]
+    assert intervals == [100, 1000]
 
 
 def test_the_router_has_only_digests_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:

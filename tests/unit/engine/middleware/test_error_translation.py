@@ -293,6 +293,12 @@ async def test_a_parameter_may_stand_for_the_prompt() -> None:
         assert said["param"] == "messages"
 
 
+@pytest.mark.parametrize("content", [b'"reasoning":"Hm."', b'"reasoning":null'])
+async def test_a_plain_reply_says_its_length_as_it_is_sent(content: bytes) -> None:
+    _, headers, bodies = await reply(b'{"choices":[{"message":{' + content + b"}}]}")
+    assert headers["content-length"] == str(len(b"".join(bodies)))
+
+
 async def test_reasoning_has_its_older_name_beside() -> None:
     said = json.dumps('It "rains": \\ "reasoning":"no"', ensure_ascii=False).encode()
     chunk = b'data: {"choices":[{"delta":{"reasoning":' + said + b',"content":' + said + b"}}]}\n\n"
