@@ -104,6 +104,8 @@ def cluster() -> Iterator[None]:
         log_to_driver=False,
         namespace="serve",
     )
+    # Nobody reads what it would collect from hundreds of processes.
+    ray._private.worker._global_node.kill_log_monitor()
     yield
     serve.shutdown()
     ray.shutdown()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from tests.integration.service import DEMO
+from tests.integration.test_documented_clients import CLIENTS
 
 CAPITALS = {"France": "Paris", "Germany": "Berlin", "Japan": "Tokyo", "Italy": "Rome", "Spain": "Madrid"}
 TASK = """\
@@ -48,7 +48,7 @@ def evaluate(urls: dict[str, str], folder: Path) -> list[tuple[dict[str, Any], l
     """
     environment = {**os.environ, "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "hf")}
     runs = json.dumps([_arguments(url, folder, name) for name, url in urls.items()])
-    command = [sys.executable, "-c", RUNS, runs]
+    command = [CLIENTS / "bin" / "python", "-c", RUNS, runs]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return [_outcome(folder / name) for name in urls]

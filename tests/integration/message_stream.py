@@ -27,6 +27,8 @@ class MessageStream:
         self._input = ""
         assert stream[-2:] == "\n\n"
         for event in stream.removesuffix("\n\n").split("\n\n"):
+            if event.startswith(":"):
+                continue  # a sign of life while the stream waits for a replica
             name, _, data = event.partition("\ndata: ")
             body = json.loads(data)
             assert name == f"event: {body['type']}"

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import AutoTokenizer
 
 from rayllm.config import load_model
 from rayllm.prompt import compile_template
-from tests.integration import models
 from tests.integration.service import BACKENDS, DEMO, ROOT
 
 PREFIX = "/surface"
@@ -28,6 +26,8 @@ WEIGHTS = DEMO.parent / "rayllm-demo" / "weights"
 
 def surface_models(root: Path) -> list[dict[str, Any]]:
     """The models; their folders are made below `root`."""
+    from tests.integration import models  # imports transformers
+
     embedder = {"is_matryoshka": True, "matryoshka_dimensions": [64, 128, 256]}
     return [
         tiny_model("extras", _with_named_templates(root / "extras"), 1024, **_extras(root)),
@@ -73,6 +73,8 @@ def tiny_model(name: str, folder: Path, length: int | None, **keys: Any) -> dict
 
 
 def _extras(root: Path) -> dict[str, Any]:
+    from transformers import AutoTokenizer
+
     return {
         "max_tokens": "refuse",
         "engine_kwargs": {"trust_request_chat_template": True},

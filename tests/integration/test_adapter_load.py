@@ -17,7 +17,6 @@ import yaml
 from ray import serve
 
 from rayllm import build_app
-from scripts.make_adapters import PROMPT, make_adapters
 from tests.integration.service import DEMO
 from tests.integration.test_openai_api import COMPLETIONS
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
@@ -25,6 +24,7 @@ from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 APP = "crowd"
 ADAPTERS = 100
 RESIDENT = 8
+PROMPT = "Say your word:"
 CLIENTS = 16
 # Beside those of the load: nobody asks for them before the test that does.
 UNUSED = [f"word-{ADAPTERS + index}" for index in range(4)]
@@ -44,8 +44,10 @@ class Crowd:
 @pytest.fixture(scope="module")
 def crowd(proxy_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
     """Two replicas of the demo from S3, with 100 adapters there."""
+    from scripts.make_adapters import make_adapters  # imports transformers
+
     root = tmp_path_factory.mktemp("crowd")
-    words = make_adapters(str(WEIGHTS), root / "adapters", ADAPTERS + len(UNUSED))
+    words = make_adapters(str(WEIGHTS), root / "adapters", ADAPTERS + len(UNUSED), prompt=PROMPT)
     with S3Server() as s3:
         # Weights, configuration and tokenizer of one model, each in another place.
         for path in WEIGHTS.iterdir():

@@ -8,16 +8,17 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import cfnlint
 import kubernetes_validate
 import pydantic
 
 _SITE = Path(pydantic.__file__).parents[1]
 _KUBERNETES = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
-_AWS = Path(cfnlint.__file__).parent / "data" / "schemas" / "resources"
+# Only found: cfnlint takes a second to import.
+_AWS = Path(str(find_spec("cfnlint").origin)).parent / "data" / "schemas" / "resources"  # type: ignore[union-attr]
 _MODULES = ("openai.types.chat", "openai.types.responses", "openai.types", "mcp.types", "anthropic.types")
 _FILES = ("jsonschema_specifications/schemas/*/*.json", "*/*schema*.json", "*/config/*schema*.json")
 AGENT_TOOLS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("agent_tools.json").read_text())
