@@ -12,7 +12,7 @@ import tempfile
 import time
 import urllib.request
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,24 +50,22 @@ class Server:
 
     def cpu_s(self) -> float:
         """CPU seconds spent so far by all its processes, the ended ones aside."""
-        total = 0.0
-        for member in self._processes():
-            try:
-                times = member.cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            total += times.user + times.system
-        return total
+        return sum(self.cpu_by_kind().values())
+
+    def cpu_by_kind(self) -> dict[str, float]:
+        """CPU seconds spent so far by its processes, the ended ones aside, by what the processes are."""
+        return self._by_kind(lambda member: sum(member.cpu_times()[:2]))
 
     def memory_mb(self) -> dict[str, float]:
         """MB that its processes hold, what they share divided among them, by what the processes are."""
-        held: dict[str, float] = defaultdict(float)
+        return self._by_kind(lambda member: member.memory_full_info().pss / 1e6)
+
+    def _by_kind(self, value: Callable[[psutil.Process], float]) -> dict[str, float]:
+        sums: dict[str, float] = defaultdict(float)
         for member in self._processes():
-            try:
-                held[self._kind(member)] += member.memory_full_info().pss / 1e6
-            except psutil.NoSuchProcess:
-                continue
-        return held
+            with suppress(psutil.NoSuchProcess):
+                sums[self._kind(member)] += value(member)
+        return sums
 
     def open_files(self) -> list[str]:
         """What the descriptors of all its processes lead to."""

@@ -18,7 +18,6 @@ _VERBS = {
     "build": "Print a serve config with inline models, or as a RayService for KubeRay.",
     "catalog": "List the model files that come with RayLLM, or print the path of one.",
     "chat": "Chat with a model.",
-    "collect-env": "Show this machine's environment for a bug report.",
     "convert": "Convert files of RayLLM 1 and of ray.serve.llm.",
     "demo": "Serve the bundled demo model on this machine.",
     "doctor": "Check whether this machine can serve, and say what to do if not.",
@@ -38,6 +37,7 @@ _VERBS = {
 # Removed verb → what to use instead.
 _REMOVED = {
     "bench": "guidellm (docs/clients.md) and `vllm bench serve` measure any OpenAI-compatible server.",
+    "collect-env": "`rayllm doctor` shows this machine, and `vllm collect-env` all of its packages.",
     "completion": '`eval "$(_RAYLLM_COMPLETE=bash_source rayllm)"` is for bash; docs/installation.md has other shells.',
 }
 

@@ -45,8 +45,8 @@ _STATS_PERIOD_S = 1.0
 # A router process hands over thousands of requests a second; more routers are for replies that they relay.
 _CPUS_PER_ROUTER = 8
 _MAX_ROUTERS = 4
-# Hides GPUs, and has Ray Serve report the metrics of each model's handle once a second instead of ten times.
-_ROUTER_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000"}
+# Hides GPUs, and has Ray Serve report the metrics of each model's handle as seldom as Ray exports them.
+_ROUTER_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "10000"}
 # Characters of a key of an administrator.
 _SHORTEST_KEY = 16
 # Keys of `deployment_config` that are options of Ray Serve's deployments as they are.
@@ -108,9 +108,9 @@ def _router(config: AppConfig, names: dict[str, str], replicas: Sequence[Applica
         graceful_shutdown_timeout_s=max(m.deployment_config.graceful_shutdown_timeout_s for m in config.models),
         graceful_shutdown_wait_loop_s=min(m.deployment_config.graceful_shutdown_wait_loop_s for m in config.models),
         max_surge_percent=100,
-        # Applied to running routers on every change.
+        # Applied to running routers on every change. A text, because the controller copies it again and again.
         user_config={
-            "config": config.model_dump(mode="json", exclude_unset=True),
+            "config": config.model_dump_json(exclude_unset=True),
             "names": names,
             "admin_salt": salt.hex(),
             "admin_digests": _digests(config.router.admin_keys, salt),

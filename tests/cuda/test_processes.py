@@ -28,10 +28,10 @@ for module in pkgutil.walk_packages(rayllm.__path__, "rayllm."):
     [
         ("-c", EVERYTHING),
         ("-c", PREPARED + "from rayllm.engine.vllm.engine import import_vllm; import_vllm()"),
-        ("-m", "rayllm", "collect-env"),
+        ("-m", "rayllm", "doctor"),
         ("-m", "rayllm", "catalog"),
     ],
-    ids=["RayLLM's modules", "vLLM's API", "collect-env", "catalog"],
+    ids=["RayLLM's modules", "vLLM's API", "doctor", "catalog"],
 )
 def test_a_program_that_does_not_use_cuda(driver: Driver, arguments: tuple[str, ...]) -> None:
     driver.insert(CARDS["H100"], count=8)

@@ -63,6 +63,9 @@ class Queue:
     def leave(self) -> None:
         self.waiting -= 1
 
+    def rest(self) -> None:
+        pass
+
 
 class Recorder(Telemetry):
     """Keeps the records of requests in the order of their ends, and those of requests in progress."""

@@ -117,6 +117,7 @@ def _progress(changes: "Plan", current: Mapping[str, Any], printed: dict[str, st
         for key, deployment in current[name].deployments.items() if name in current else ():
             counts = ", ".join(f"{count} {state.lower()}" for state, count in deployment.replica_states.items())
             line = f"{key}: {deployment.status.lower()}" + (f" ({counts})" if counts else "")
-            if printed.get(f"{name}/{key}") != line:
-                printed[f"{name}/{key}"] = line
+            # Models at zero may be hundreds.
+            if printed.get(f"{name}/{key}") != line and (counts or deployment.status != "HEALTHY"):
                 yield line
+            printed[f"{name}/{key}"] = line

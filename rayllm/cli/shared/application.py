@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rayllm.cli.shared.terminal import first_names
 from rayllm.config import load_app, load_model, load_serve_file
 from rayllm.config.app import AppConfig
 from rayllm.config.paths import absolute_router, read_template, search_folders
@@ -39,7 +40,7 @@ class Application:
 
     @property
     def models(self) -> str:
-        return ", ".join(model.model_id for model in self.config.models)
+        return first_names([model.model_id for model in self.config.models])
 
 
 def is_serve_file(raw: Any) -> bool:

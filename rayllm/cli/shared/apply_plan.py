@@ -17,6 +17,8 @@ _SIGNS = {
     Effect.UNTOUCHED: " ",
     Effect.UNKNOWN: "?",
 }
+# Models that are listed one by one although nothing happens to them.
+_MAX_UNTOUCHED = 20
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,12 @@ def _compared(
 
 def _lines(step: Step) -> Iterator[str]:
     yield f"application {step.name}: {_described(step.effect, step.keys)}"
+    untouched = sum(change.effect is Effect.UNTOUCHED for change in step.models)
     for change in step.models:
-        yield f"  {_SIGNS[change.effect]} {change.model_id}: {_described(change.effect, change.keys)}"
+        if change.effect is not Effect.UNTOUCHED or untouched <= _MAX_UNTOUCHED:
+            yield f"  {_SIGNS[change.effect]} {change.model_id}: {_described(change.effect, change.keys)}"
+    if untouched > _MAX_UNTOUCHED:
+        yield f"    {untouched:,} models: {Effect.UNTOUCHED.value}"
     if step.router_keys:
         yield f"  {_SIGNS[Effect.IN_PLACE]} router: {', '.join(step.router_keys)}"
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import click
 from click.core import ParameterSource
 
+from rayllm.cli.shared.terminal import first_names
 from rayllm.core.errors import ConfigError, RayLLMError
 from rayllm.core.hosts import is_loopback
 
@@ -27,7 +28,7 @@ _VERSION = re.compile(r"/(v\d+)$")
 _ERRNO = re.compile(r"^\[Errno -?\d+\] ")
 # Seconds until there is a connection, and until a reply that is no completion has ended.
 _CONNECT_S, _GET_S = 10.0, 30.0
-_MAX_CHARS, _MAX_NAMES = 500, 10
+_MAX_CHARS = 500
 _HINT = "--url or RAYLLM_URL names another server; `rayllm run` starts one."
 # With these, an OpenAI-compatible server sends an error object, any other web server a page.
 _PAGE_STATUSES = (400, 404, 405, 501)
@@ -216,9 +217,7 @@ def model_hint(name: str, names: list[str]) -> str:
     """A hint for an unknown model name: the most similar one, or the existing ones."""
     if similar := difflib.get_close_matches(name, names, n=1):
         return f"did you mean `{similar[0]}`?"
-    shown = ", ".join(f"`{each}`" for each in names[:_MAX_NAMES])
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return f"models here: {shown or 'none'}{more}."
+    return f"models here: {first_names([f'`{each}`' for each in names]) or 'none'}."
 
 
 def _is_model(entry: Any) -> bool:

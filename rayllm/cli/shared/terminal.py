@@ -10,6 +10,7 @@ from types import FrameType
 
 from rayllm.core.errors import RayLLMError
 
+_MAX_NAMES = 10
 _interrupted = False
 
 
@@ -19,6 +20,12 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
     return "\n".join(line.rstrip() for line in padded)
+
+
+def first_names(names: Sequence[str]) -> str:
+    """The first names, and the number of the others."""
+    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 class FileError(RayLLMError):

@@ -101,7 +101,7 @@ class Router:
         )
         self._metrics = self._services.telemetry.metrics
         self._renderer = Renderer(self._metrics.registry, {"router": self._replica_id})
-        self._own_handle: DeploymentHandle[Any] | None = None
+        self._handles: dict[str, DeploymentHandle[Any]] = {}
         self._current = _CurrentApplication()
         self._exporting: asyncio.Task[None] | None = None
         self._ledger: UsageLedger | None = None
@@ -114,11 +114,12 @@ class Router:
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Apply a configuration: called by Ray Serve at start and on every change. Requests in progress are unaffected.
 
-        `user_config` has the service's `config`, `names` of the models' deployments, and `admin_digests` of the keys
-        with their `admin_salt`.
+        `user_config` has the service's `config` as JSON, `names` of the models' deployments, and `admin_digests` of the
+        keys with their `admin_salt`.
         """
-        config, names = AppConfig.model_validate(user_config["config"]), user_config["names"]
-        handles = {model_id: await self._handle(name) for model_id, name in names.items()}
+        config, names = AppConfig.model_validate_json(user_config["config"]), user_config["names"]
+        self._handles = {name: self._handle(name) for name in names.values()}
+        handles = {model_id: self._handles[name] for model_id, name in names.items()}
         replica_sets = {
             model_id: self._replica_set(model_id, names[model_id], handles[model_id], config) for model_id in names
         }
@@ -229,9 +230,7 @@ class Router:
         """What all routers that answer in time return, this one included, in one list."""
         try:
             async with asyncio.timeout(_ANSWER_S):
-                if self._own_handle is None:
-                    self._own_handle = await self._handle(ROUTER)
-                answers = await self._own_handle.broadcast(method, argument).results_async(return_exceptions=True)
+                answers = await self._handle(ROUTER).broadcast(method, argument).results_async(return_exceptions=True)
         except (TimeoutError, RayError, RayServeException) as error:
             logger.warning("The other routers do not answer: %r", error)
             answers = [await getattr(self, method)(argument)]
@@ -267,9 +266,9 @@ class Router:
         totals = self._metrics.totals
         return {model_id: (replica_set.waiting, totals(model_id)) for model_id, replica_set in self._by_model.items()}
 
-    async def _handle(self, deployment: str) -> DeploymentHandle[Any]:
-        # It blocks on Ray Serve's controller.
-        return await asyncio.to_thread(serve.get_deployment_handle, deployment, self._name)
+    def _handle(self, deployment: str) -> DeploymentHandle[Any]:
+        # Without a question to the controller for each of a thousand models, whether it exists.
+        return self._handles.get(deployment) or serve.get_deployment_handle(deployment, self._name, _check_exists=False)
 
     def _replica_set(
         self, model_id: str, deployment: str, handle: DeploymentHandle[Any], config: AppConfig

@@ -20,6 +20,7 @@ from tests.unit.cli.test_cli import rayllm
         (["gen-config", "--variant", "fp8"], "--variant", "`rayllm catalog` lists"),
         (["bench", "--requests", "20"], "rayllm bench", "guidellm"),
         (["bench", "--help"], "rayllm bench", "`vllm bench serve`"),
+        (["collect-env"], "rayllm collect-env", "`rayllm doctor`"),
         (["gen-config", "--recipe", "a.yaml", "--accelerator-type", "H100"], "--recipe", "`rayllm catalog` lists"),
         (["gen-config", "--recipe=a.yaml", "--feature", "b=c"], "--recipe", "`rayllm catalog` lists"),
     ],

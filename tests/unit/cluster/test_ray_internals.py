@@ -58,11 +58,15 @@ PRIVATE_NAMES = {
         "AsyncioRouter._metrics_manager",
         "AsyncioRouter.request_router",
         "RouterMetricsManager._deployment_config",
+        "RouterMetricsManager.autoscaling_config",
         "RouterMetricsManager.dec_num_queued_requests",
         "RouterMetricsManager.inc_num_queued_requests",
+        "RouterMetricsManager.metrics_pusher",
         "RouterMetricsManager.push_autoscaling_metrics_to_controller",
         "RouterMetricsManager.should_send_scaled_to_zero_optimized_push",
+        "RouterMetricsManager.update_deployment_config",
     ),
+    "ray.serve._private.metrics_utils": ("MetricsPusher._tasks", "MetricsPusher.stop_tasks"),
     # Notification of changed replicas: serving/cluster/request_router.py.
     "ray.serve.request_router": (
         "RequestRouter._deployment_id",

@@ -39,7 +39,7 @@ class ServeCount:
     def remove(self, token: str) -> None:
         pass
 
-    enter = leave = lambda self: None
+    enter = leave = rest = lambda self: None
 
 
 class Cluster:

@@ -43,8 +43,9 @@ def router_options(details: Details) -> Mapping[str, Any]:
 
 def configuration(details: Details) -> AppConfig | None:
     """The configuration of an application of RayLLM, if known here."""
-    if config := router_options(details).get("config"):
-        return AppConfig.model_validate(config)
+    # An application of an earlier version has a mapping there.
+    if isinstance(config := router_options(details).get("config"), str):
+        return AppConfig.model_validate_json(config)
     config = declared(details)
     try:
         return load_app(config["args"]) if config else None

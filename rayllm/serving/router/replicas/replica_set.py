@@ -82,6 +82,8 @@ class ReplicaSet:
             # It finishes the requests it has.
             if not replica.candidate.requests:
                 replica.close()
+        if not updates:
+            self._queue.rest()
         if not self._queue.is_available:
             # There will be no replica.
             for ticket in self._waiting.clear():

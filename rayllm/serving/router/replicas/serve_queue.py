@@ -37,9 +37,24 @@ class ServeQueue:
     def leave(self) -> None:
         self._loop.call_soon_threadsafe(self._metrics.dec_num_queued_requests)
 
+    def rest(self) -> None:
+        """Stop the periodic reports to Serve's controller, if there is no replica, until a request enters."""
+        self._loop.call_soon_threadsafe(self._stop_reports)
+
+    @property
+    def _replicas(self) -> int:
+        router = self._router.request_router
+        return len(router.curr_replicas) if router else 0
+
+    def _stop_reports(self) -> None:
+        if not self._replicas and not self._metrics.num_queued_requests:
+            self._metrics.metrics_pusher.stop_tasks()
+
     def _add_one(self) -> None:
-        metrics, router = self._metrics, self._router.request_router
+        metrics, replicas = self._metrics, self._replicas
         metrics.inc_num_queued_requests()
-        replicas = len(router.curr_replicas) if router else 0
-        if metrics.should_send_scaled_to_zero_optimized_push(curr_num_replicas=replicas):
+        if metrics.autoscaling_config and not metrics.metrics_pusher._tasks:
+            # Starts them again, and reports at once.
+            metrics.update_deployment_config(metrics._deployment_config, replicas)
+        elif metrics.should_send_scaled_to_zero_optimized_push(curr_num_replicas=replicas):
             metrics.push_autoscaling_metrics_to_controller()

@@ -116,6 +116,15 @@ def test_first_all_is_added_then_only_what_changes(cluster: Cluster, tmp_path: P
     assert len(cluster.asked) == 2
 
 
+def test_many_untouched_models_are_counted(cluster: Cluster, tmp_path: Path) -> None:
+    models = [model(f"m{number}") for number in range(22)]
+    apply(write(tmp_path / "s.yaml", *models))
+    second = apply(write(tmp_path / "s.yaml", model("m0", engine_kwargs={"seed": 1}), *models[1:]))
+    assert second.stdout == (
+        "application llm: changed\n  ~ m0: rolled (engine_kwargs.seed)\n    21 models: untouched\n"
+    )
+
+
 def test_a_dry_run_shows_and_does_nothing(cluster: Cluster, tmp_path: Path) -> None:
     done = apply(write(tmp_path / "s.yaml", model("a")), "--dry-run", "--json")
     assert done.exit_code == 0
@@ -162,7 +171,7 @@ def test_an_application_that_no_file_describes_is_not_known(cluster: Cluster, tm
 
 
 def test_what_the_router_was_told_says_what_runs(cluster: Cluster, tmp_path: Path) -> None:
-    user_config = {"config": {"models": [model("a")]}}
+    user_config = {"config": json.dumps({"models": [model("a")]})}
     router = {"Router": {"deployment_config": {"user_config": user_config}}}
     cluster.running["llm"] = {"deployed_app_config": None, "deployments": router}
     assert "    a: untouched\n  + b: added\n" in apply(write(tmp_path / "s.yaml", model("a"), model("b"))).stdout
@@ -209,7 +218,7 @@ def test_a_wrong_file_is_told_before_any_cluster_is_asked(tmp_path: Path) -> Non
 
 def test_a_model_is_added_to_those_that_run(cluster: Cluster, tmp_path: Path) -> None:
     router = {"model_aliases": {"other": "a"}}
-    user_config = {"config": {"models": [model("a"), model("b")], "router": router}}
+    user_config = {"config": json.dumps({"models": [model("a"), model("b")], "router": router})}
     cluster.running["rayllm"] = {
         "deployed_app_config": {"name": "rayllm", "route_prefix": "/llm", "import_path": "rayllm:app", "args": {}},
         "deployments": {"Router": {"deployment_config": {"user_config": user_config}}},

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -81,23 +78,3 @@ def test_commands_know_the_memory_of_this_machines_cards(tool: Path) -> None:
     known = known_gpus()
     assert len(known) == len(GPUS) + 1
     assert find_gpu("rtx-a6000", known=known).memory_gib == pytest.approx(46.8, abs=0.1)
-
-
-def test_a_report_has_no_secrets(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool.write_text("#!/bin/sh\nprintf 'NVIDIA L4, 23034, 570.1\\n'\n")
-    monkeypatch.setenv("HF_TOKEN", "hf_hush")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
-    monkeypatch.setenv("RAYLLM_LOG_LEVEL", "DEBUG")
-    monkeypatch.setenv("UNRELATED", "hush")
-    done = subprocess.run(
-        [sys.executable, "-m", "rayllm", "collect-env", "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert "hush" not in done.stdout
-    environment = json.loads(done.stdout)
-    assert environment["gpus"] == {"0": "NVIDIA L4, 23034 MiB, driver 570.1"}
-    assert environment["variables"]["RAYLLM_LOG_LEVEL"] == "DEBUG"
-    assert environment["packages"]["ray"].startswith("2.")

@@ -59,9 +59,14 @@ class Queue:
         self.limit = limit
         self.count = 0
         self.is_available = True
+        self.is_resting = False
 
     def enter(self) -> None:
         self.count += 1
+        self.is_resting = False
+
+    def rest(self) -> None:
+        self.is_resting = True
 
     def leave(self) -> None:
         self.count -= 1
