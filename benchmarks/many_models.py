@@ -77,8 +77,8 @@ def measure(copies: int) -> dict[str, float]:
             cpu = _idle_cpu(server)
             pages_ms, warm_ms = _pages_ms(server), asyncio.run(_latency_ms(server, ANSWERS))
             changed = str(write_config(folder, copies, is_changed=True))
-            apply_s = _seconds([*rayllm, "apply", changed]) if copies else float("nan")
             status_s = _seconds([*rayllm, "status"])
+            apply_s = _seconds([*rayllm, "apply", changed])
     return {
         "idle: router, % of a core": 100 * cpu.get("Router", 0.0),
         "idle: Serve's controller, % of a core": 100 * cpu.get("ServeController", 0.0),
@@ -144,7 +144,8 @@ def main() -> None:
     found = [measure(copies) for copies in options.models]
     lines = ["| | " + " | ".join(f"{copies:,} at zero" for copies in options.models) + " |"]
     lines.append("|---|" + "--:|" * len(found))
-    lines += ["| " + name + " | " + " | ".join(f"{each[name]:.3g}" for each in found) + " |" for name in found[0]]
+    for name in found[0]:
+        lines.append(f"| {name} | " + " | ".join(f"{each[name]:.3g}" if name in each else "–" for each in found) + " |")
     publish("many-models", "\n".join(lines))
 
 

@@ -4,11 +4,11 @@ python -m benchmarks.serving                                   all parts, beside
 python -m benchmarks.serving paced flood --peers rayllm,vllm   some parts and servers
 python -m benchmarks.serving --write                           also put the tables into docs/performance.md
 
-Parts: cpu (`benchmarks.cpu`, a larger model on this machine's CPU), demo (a real engine), and on an engine that only
-keeps a pace: idle (memory of streams that wait), unary (short answers that are no streams), arrivals (streams that come
-by chance), paced (streams of which each waits for another's end), large (a prompt of 100,000 tokens beside small
-streams), flood (requests for a model that there is not) and ways (those of a reply that RayLLM does not take, or only
-where it must).
+Parts: cpu (`benchmarks.cpu`, a larger model on this machine's CPU), demo (a real engine), short (answers of one token
+on it, 16 at once), and on an engine that only keeps a pace: idle (memory of streams that wait), unary (short answers
+that are no streams), arrivals (streams that come by chance), paced (streams of which each waits for another's end),
+large (a prompt of 100,000 tokens beside small streams), flood (requests for a model that there is not) and ways (those
+of a reply that RayLLM does not take, or only where it must).
 """
 
 from __future__ import annotations
@@ -133,7 +133,8 @@ MEASURES = {
     "ways": ("tokens/s", "CPU s / 1000 tokens", "first token p50, ms", "gap p99, ms"),
 }
 TURNS: dict[str, tuple[str, Callable[[Running], Round]]] = {
-    "unary": ("one answer of one token after the other", unary_turn),
+    "unary": ("one answer of one token after the other", partial(unary_turn, at_once=1, answers=200)),
+    "short": ("answers of one token, 16 at once", partial(unary_turn, at_once=16, answers=640)),
     "idle": (f"{IDLE} waiting streams", idle_turn),
     "large": (f"{SMALL} streams beside a prompt of {LARGE_TOKENS:,} tokens", large_turn),
     "flood": ("an unknown model, 16 at once", flood_turn),
@@ -206,7 +207,7 @@ def run_parts(engine: str, parts: Sequence[str], peers: Sequence[str], options: 
 
 def main() -> None:
     # In this order: the other parts would leave memory behind for `idle`.
-    parts = ["cpu", "demo", "idle", "unary", "arrivals", "paced", "large", "flood", "ways"]
+    parts = ["cpu", "demo", "short", "idle", "unary", "arrivals", "paced", "large", "flood", "ways"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", choices=[*parts, []], help=", ".join(parts))
     parser.add_argument("--peers", type=lambda text: text.split(","), help=", ".join(PEERS))
@@ -216,10 +217,10 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
     options = parser.parse_args()
     chosen = [part for part in parts if part in (options.parts or parts)]
-    together = [part for part in chosen if part not in ("cpu", "demo", "ways")]
+    together = [part for part in chosen if part not in ("cpu", "demo", "short", "ways")]
     if "cpu" in chosen:
         cpu.measure()
-    run_parts("demo", [part for part in chosen if part == "demo"], options.peers or USUAL, options)
+    run_parts("demo", [part for part in chosen if part in ("demo", "short")], options.peers or USUAL, options)
     run_parts("paced", together, options.peers or USUAL, options)
     run_parts("paced", [part for part in chosen if part == "ways"], options.peers or WAYS, options)
 

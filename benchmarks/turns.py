@@ -19,7 +19,8 @@ IDLE = 1000
 SMALL = 8
 LARGE_TOKENS = 100_000
 REFUSALS = 400
-UNARY = 100
+# Processes that have work for each request: vLLM's own server, a router, a replica, and an engine.
+_WORK = {"main", "Router", "paced", "rayllm-demo", "EngineCore"}
 ARRIVALS = 400
 
 Round = Mapping[str, float]
@@ -155,23 +156,40 @@ async def _idle(running: Running) -> Round:
     }
 
 
-def unary_turn(running: Running) -> Round:
-    """Answers of one token that are no streams, one after the other."""
-    return uvloop.run(_unary(running))
+def unary_turn(running: Running, at_once: int, answers: int) -> Round:
+    """Answers of one token that are no streams; each connection sends the next request when it has its answer."""
+    before = running.server.cpu_by_kind()
+    wall, took = uvloop.run(_unary(running, at_once, answers))
+    after = running.server.cpu_by_kind()
+    spent = {kind: seconds - before.get(kind, 0.0) for kind, seconds in after.items()}
+    return {
+        "answers/s": answers / wall,
+        "latency p50, ms": 1000 * percentile(took, 50),
+        "latency p99, ms": 1000 * percentile(took, 99),
+        "CPU ms / answer": 1000 * sum(spent.values()) / answers,
+        **{f"CPU ms / answer of {kind}": 1000 * seconds / answers for kind, seconds in spent.items() if kind in _WORK},
+    }
 
 
-async def _unary(running: Running) -> Round:
-    connection = Connection(running.server.url)
+async def _unary(running: Running, at_once: int, answers: int) -> tuple[float, list[float]]:
+    """The seconds of all answers together, and of each."""
+    connections = [Connection(running.server.url) for _ in range(at_once)]
     body = chat(running.model, 1) | {"stream": False, "stream_options": None}
-    request = connection.request(CHAT, body)
-    took = []
-    for _ in range(UNARY):
-        answer = await connection.ask(request)
-        took.append(time.perf_counter() - answer.sent)
-        if answer.status != 200:
-            raise RuntimeError(f"status {answer.status}: {answer.body[:2000]!r}")
-    connection.close()
-    return {"latency p50, ms": 1000 * percentile(took, 50), "latency p99, ms": 1000 * percentile(took, 99)}
+    request, left, took = connections[0].request(CHAT, body), iter(range(answers)), list[float]()
+
+    async def client(connection: Connection) -> None:
+        for _ in left:
+            answer = await connection.ask(request)
+            took.append(time.perf_counter() - answer.sent)
+            if answer.status != 200:
+                raise RuntimeError(f"status {answer.status}: {answer.body[:2000]!r}")
+
+    began = time.perf_counter()
+    await asyncio.gather(*map(client, connections))
+    wall = time.perf_counter() - began
+    for connection in connections:
+        connection.close()
+    return wall, took
 
 
 def arrivals_turn(running: Running, streams: int, tokens: int) -> Round:

@@ -18,6 +18,7 @@ from rayllm.core.endpoints import BY_PATH, DETOKENIZE
 from rayllm.engine.middleware.request_rewriting import GUARDED_FIELDS, rewrite_request
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.engine.vllm import moved_names
+from rayllm.engine.vllm.application import OF_ROUTERS, leave_to_routers
 from rayllm.engine.vllm.request_validation import describe_validation_error, validate_cheaply
 
 PLAN = RequestPlan(allowed_fields=GUARDED_FIELDS)
@@ -26,15 +27,27 @@ _DRAWN = re.compile(r"(rs|msg)_\w+")
 TASKS = ("generate", "embed", "classify", "token_embed", "token_classify", "transcription")
 
 
+def application(task: str) -> Any:
+    """vLLM's application for a model of this task."""
+    server = vars(moved_names.load("FrontendArgs")(disable_fastapi_docs=True))
+    arguments = Namespace(**{"enable_fault_tolerance": False, **server})
+    config = SimpleNamespace(get_pooling_task=lambda _: task, hf_config=SimpleNamespace(num_labels=1))
+    return moved_names.load("build_app")(arguments, TASKS, config)
+
+
+def test_routers_count_requests_and_answer_other_origins() -> None:
+    app = application("embed")
+    assert {each.cls.__name__ for each in app.user_middleware} >= OF_ROUTERS, "vLLM has other names for it"
+    leave_to_routers(app)
+    assert OF_ROUTERS.isdisjoint(each.cls.__name__ for each in app.user_middleware)
+
+
 @pytest.fixture(scope="module")
 def routes() -> dict[str, APIRoute]:
     """The routes of vLLM's application, for a model of every task, with our validation."""
-    server = vars(moved_names.load("FrontendArgs")(disable_fastapi_docs=True))
-    arguments = Namespace(**{"enable_fault_tolerance": False, **server})
     found = {}
     for task in ("embed", "classify"):
-        config = SimpleNamespace(get_pooling_task=lambda _, task=task: task, hf_config=SimpleNamespace(num_labels=1))
-        app = moved_names.load("build_app")(arguments, TASKS, config)
+        app = application(task)
         validate_cheaply(app)
         found |= {route.path: route for route in app.routes if isinstance(route, APIRoute) and "POST" in route.methods}
     return found

@@ -14,6 +14,8 @@ from rayllm.engine.vllm.errors import client_errors, describe_exceptions
 from rayllm.engine.vllm.request_validation import validate_cheaply
 from rayllm.engine.vllm.tool_plugin import load_tool_plugin
 
+OF_ROUTERS = {"PrometheusInstrumentatorMiddleware", "CORSMiddleware"}
+"""Middleware of vLLM's application for what RayLLM's routers do."""
 # Stands for the field with the prompt.
 _MEDIA = "media"
 _LOCAL_FILE = "This model takes no local files (`file://`). Send a data URL."
@@ -60,6 +62,7 @@ async def make_server(engine: Any, arguments: Namespace, path: Callable[[], str]
     """
     tasks = await engine.get_supported_tasks()
     app = moved_names.load("build_app")(arguments, tasks, engine.model_config)
+    leave_to_routers(app)
     await moved_names.load("init_app_state")(engine, app.state, arguments, tasks)
     # vLLM's error handlers set `should_exit` when the engine has died.
     app.state.server = SimpleNamespace(should_exit=False)
@@ -68,6 +71,11 @@ async def make_server(engine: Any, arguments: Namespace, path: Callable[[], str]
     end_cut_inputs()
     refuse_media()
     return app
+
+
+def leave_to_routers(app: Any) -> None:
+    """Leave out the middleware for what routers do: counting and timing requests, and web pages of other origins."""
+    app.user_middleware = [each for each in app.user_middleware if each.cls.__name__ not in OF_ROUTERS]
 
 
 def paths(server: Any) -> frozenset[str]:

@@ -125,7 +125,7 @@ class ModelRegistry:
             "owned_by": OWNER,
             "root": _root(model),
             # An adapter's parent is its base.
-            "parent": None if name in self.names else model_id,
+            "parent": None if name in self._models or name in self._aliases else model_id,
             "max_model_len": description.get("max_model_len", model.max_model_len),
             "endpoints": description.get("endpoints"),
             "input_modalities": description.get("input_modalities"),
