@@ -108,7 +108,7 @@ def _router(config: AppConfig, names: dict[str, str], replicas: Sequence[Applica
         graceful_shutdown_timeout_s=max(m.deployment_config.graceful_shutdown_timeout_s for m in config.models),
         graceful_shutdown_wait_loop_s=min(m.deployment_config.graceful_shutdown_wait_loop_s for m in config.models),
         max_surge_percent=100,
-        # Applied to running routers on every change. A text, because the controller copies it again and again.
+        # Applied to running routers on every change. The controller copies it in every round; a string costs nothing.
         user_config={
             "config": config.model_dump_json(exclude_unset=True),
             "names": names,

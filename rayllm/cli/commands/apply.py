@@ -117,7 +117,8 @@ def _progress(changes: "Plan", current: Mapping[str, Any], printed: dict[str, st
         for key, deployment in current[name].deployments.items() if name in current else ():
             counts = ", ".join(f"{count} {state.lower()}" for state, count in deployment.replica_states.items())
             line = f"{key}: {deployment.status.lower()}" + (f" ({counts})" if counts else "")
-            # Models at zero may be hundreds.
-            if printed.get(f"{name}/{key}") != line and (counts or deployment.status != "HEALTHY"):
+            before = printed.get(f"{name}/{key}")
+            # Leave out what is at zero and was never anything else: there may be hundreds.
+            if line != before and (counts or before or deployment.status != "HEALTHY"):
+                printed[f"{name}/{key}"] = line
                 yield line
-            printed[f"{name}/{key}"] = line

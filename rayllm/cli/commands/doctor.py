@@ -10,6 +10,7 @@ import click
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from rayllm import __version__
 from rayllm.cli.shared.machine import Folder, Machine, read_machine
 from rayllm.config.vllm_versions import PINNED, SERIES, series_of
 from rayllm.core.errors import ConfigError
@@ -122,7 +123,7 @@ def _judged(check: str, is_fine: bool, detail: str, otherwise: Status = "warning
 def _packages(machine: Machine) -> Finding:
     core = [each for each in machine.requirements if not each.marker or each.marker.evaluate()]
     faults = ", ".join(fault for each in core if (fault := _unmet(each, machine)))
-    detail = faults or f"all {len(core)} installed, Ray {machine.packages.get('ray')}"
+    detail = faults or f"all {len(core)} installed, RayLLM {__version__}, Ray {machine.packages.get('ray')}"
     return _judged("packages", not faults, detail, "error")
 
 

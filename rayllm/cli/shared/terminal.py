@@ -23,7 +23,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def first_names(names: Sequence[str]) -> str:
-    """The first names, and the number of the others."""
+    """The first ten names, and how many more there are."""
     more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
     return ", ".join(names[:_MAX_NAMES]) + more
 

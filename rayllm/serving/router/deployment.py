@@ -118,11 +118,12 @@ class Router:
         keys with their `admin_salt`.
         """
         config, names = AppConfig.model_validate_json(user_config["config"]), user_config["names"]
-        self._handles = {name: self._handle(name) for name in names.values()}
-        handles = {model_id: self._handles[name] for model_id, name in names.items()}
-        replica_sets = {
-            model_id: self._replica_set(model_id, names[model_id], handles[model_id], config) for model_id in names
-        }
+        self._handles = {name: self._handle(name) for name in (*names.values(), ROUTER)}
+        replica_sets = {}
+        for model_id, name in names.items():
+            replica_sets[model_id] = self._replica_set(model_id, name, config)
+            # Serve needs milliseconds for each; requests are served meanwhile.
+            await asyncio.sleep(0)
         self._by_model = replica_sets
         if self._batch_scheduler:
             self._batch_scheduler.stop()
@@ -147,7 +148,7 @@ class Router:
             services,
             dispatcher,
             readiness,
-            handles,
+            {model_id: self._handles[name] for model_id, name in names.items()},
             admin_keys,
             [*batch_routes, *self._administration_routes(admin_keys, config.router.usage is not None)],
             page_routes() if serves_page(config.router, hosts) else (),
@@ -270,14 +271,12 @@ class Router:
         # Without a question to the controller for each of a thousand models, whether it exists.
         return self._handles.get(deployment) or serve.get_deployment_handle(deployment, self._name, _check_exists=False)
 
-    def _replica_set(
-        self, model_id: str, deployment: str, handle: DeploymentHandle[Any], config: AppConfig
-    ) -> ReplicaSet:
+    def _replica_set(self, model_id: str, deployment: str, config: AppConfig) -> ReplicaSet:
         # Reused, with the requests queued in it.
         replica_set = self._replica_sets.get(deployment)
         if replica_set is None:
             replica_set = self._replica_sets[deployment] = open_replica_set(
-                self._name, deployment, model_id, handle, config.router
+                self._name, deployment, model_id, self._handles[deployment], config.router
             )
         replica_set.configure(config.router.routing_of(model_id), config.router.queue_timeout_s)
         return replica_set

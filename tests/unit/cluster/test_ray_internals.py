@@ -57,6 +57,7 @@ PRIVATE_NAMES = {
         "AsyncioRouter._deployment_available",
         "AsyncioRouter._metrics_manager",
         "AsyncioRouter.request_router",
+        "RouterMetricsManager._add_autoscaling_metrics_point",
         "RouterMetricsManager._deployment_config",
         "RouterMetricsManager.autoscaling_config",
         "RouterMetricsManager.dec_num_queued_requests",

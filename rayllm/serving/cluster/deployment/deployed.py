@@ -1,9 +1,11 @@
 """What Ray Serve runs in a cluster, and deployment of a serve config as by `serve deploy`."""
 
+import json
 import logging
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
 from ray import serve
 from ray.serve.schema import ServeDeploySchema
 
@@ -43,13 +45,14 @@ def router_options(details: Details) -> Mapping[str, Any]:
 
 def configuration(details: Details) -> AppConfig | None:
     """The configuration of an application of RayLLM, if known here."""
-    # An application of an earlier version has a mapping there.
-    if isinstance(config := router_options(details).get("config"), str):
-        return AppConfig.model_validate_json(config)
-    config = declared(details)
+    config = router_options(details).get("config")
     try:
+        if config:
+            # An application of an earlier version has a mapping there.
+            return AppConfig.model_validate(json.loads(config) if isinstance(config, str) else config)
+        config = declared(details)
         return load_app(config["args"]) if config else None
-    except (ConfigError, KeyError) as error:
+    except (ConfigError, KeyError, ValidationError) as error:
         # A file that is not on this machine, or keys of another version.
         logger.debug("What is deployed cannot be read here: %s", error)
         return None

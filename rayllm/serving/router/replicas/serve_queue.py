@@ -5,6 +5,9 @@ from typing import Any
 
 from ray.serve.handle import DeploymentHandle
 
+SETTLE_S = 5.0
+"""Seconds until reports stop: Serve starts them with the configuration, which may come after the replicas."""
+
 
 class ServeQueue:
     """The count in a deployment handle.
@@ -38,8 +41,8 @@ class ServeQueue:
         self._loop.call_soon_threadsafe(self._metrics.dec_num_queued_requests)
 
     def rest(self) -> None:
-        """Stop the periodic reports to Serve's controller, if there is no replica, until a request enters."""
-        self._loop.call_soon_threadsafe(self._stop_reports)
+        """Soon stop the periodic reports to Serve's controller, if there is no replica, until a request enters."""
+        self._loop.call_soon_threadsafe(self._loop.call_later, SETTLE_S, self._stop_reports)
 
     @property
     def _replicas(self) -> int:
@@ -54,7 +57,8 @@ class ServeQueue:
         metrics, replicas = self._metrics, self._replicas
         metrics.inc_num_queued_requests()
         if metrics.autoscaling_config and not metrics.metrics_pusher._tasks:
-            # Starts them again, and reports at once.
+            # Starts them again, and reports at once what was recorded last: this request.
+            metrics._add_autoscaling_metrics_point()
             metrics.update_deployment_config(metrics._deployment_config, replicas)
         elif metrics.should_send_scaled_to_zero_optimized_push(curr_num_replicas=replicas):
             metrics.push_autoscaling_metrics_to_controller()

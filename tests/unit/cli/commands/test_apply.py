@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,8 +170,11 @@ def test_an_application_that_no_file_describes_is_not_known(cluster: Cluster, tm
     assert "  ? a: unknown\n" in apply(write(tmp_path / "s.yaml", model("a"))).stdout
 
 
-def test_what_the_router_was_told_says_what_runs(cluster: Cluster, tmp_path: Path) -> None:
-    user_config = {"config": json.dumps({"models": [model("a")]})}
+@pytest.mark.parametrize("as_told", [json.dumps, dict], ids=["a text", "a mapping of an earlier version"])
+def test_what_the_router_was_told_says_what_runs(
+    cluster: Cluster, tmp_path: Path, as_told: Callable[[dict[str, Any]], Any]
+) -> None:
+    user_config = {"config": as_told({"models": [model("a")]})}
     router = {"Router": {"deployment_config": {"user_config": user_config}}}
     cluster.running["llm"] = {"deployed_app_config": None, "deployments": router}
     assert "    a: untouched\n  + b: added\n" in apply(write(tmp_path / "s.yaml", model("a"), model("b"))).stdout
@@ -214,6 +217,12 @@ def test_a_wrong_file_is_told_before_any_cluster_is_asked(tmp_path: Path) -> Non
     error = fault(apply(write(tmp_path / "s.yaml", model("a", nope=1))))
     assert isinstance(error, ConfigError)
     assert "nope: unknown key" in error.message
+
+
+def test_what_another_version_has_told_the_router_is_not_known(cluster: Cluster, tmp_path: Path) -> None:
+    router = {"Router": {"deployment_config": {"user_config": {"config": '{"models": [], "other": 1}'}}}}
+    cluster.running["llm"] = {"deployed_app_config": None, "deployments": router}
+    assert "  ? a: unknown\n" in apply(write(tmp_path / "s.yaml", model("a"))).stdout
 
 
 def test_a_model_is_added_to_those_that_run(cluster: Cluster, tmp_path: Path) -> None:

@@ -63,7 +63,6 @@ class Queue:
 
     def enter(self) -> None:
         self.count += 1
-        self.is_resting = False
 
     def rest(self) -> None:
         self.is_resting = True
@@ -161,6 +160,14 @@ def test_the_count_equals_those_who_wait_whoever_comes_and_leaves(
         assert queue.count == crowd.replica_set.waiting == 0
 
     asyncio.run(run())
+
+
+async def test_without_replicas_nothing_is_reported() -> None:
+    queue = Queue()
+    made = replica_set(queue, 1)
+    assert not queue.is_resting
+    made.update([])
+    assert queue.is_resting
 
 
 async def test_a_whole_queue_is_used_at_once_and_again_after_it_left() -> None:

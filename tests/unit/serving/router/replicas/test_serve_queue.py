@@ -7,11 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.serve._private.autoscaling_metrics_codec import decode_handle_flat
 from ray.serve._private.common import DeploymentHandleSource, DeploymentID
 from ray.serve._private.config import DeploymentConfig
 from ray.serve._private.router import RouterMetricsManager
 from ray.util.metrics import Counter, Gauge
 
+from rayllm.serving.router.replicas import serve_queue
 from rayllm.serving.router.replicas.serve_queue import ServeQueue
 
 PERIOD_S = 0.01
@@ -22,18 +24,14 @@ class Serve:
     """A deployment's handle, the controller it reports to, and the queue in front of it."""
 
     def __init__(self) -> None:
-        self.reports = 0
+        self.queued: list[float] = []
+        """Queued requests, by the last value of each report."""
         loop, controller = asyncio.get_running_loop(), SimpleNamespace(record_autoscaling_metrics_from_handle=self)
         gauges = [Gauge(name, tag_keys=LABELS) for name in ("queued", "running")]
+        counter = Counter("requests", tag_keys=(*LABELS, "route"))
+        source = DeploymentHandleSource.REPLICA
         self.metrics = RouterMetricsManager(
-            DeploymentID("m", "app"),
-            "handle",
-            "actor",
-            DeploymentHandleSource.REPLICA,
-            controller,
-            Counter("requests", tag_keys=(*LABELS, "route")),
-            *gauges,
-            loop,
+            DeploymentID("m", "app"), "handle", "actor", source, controller, counter, *gauges, loop
         )
         scaling = {"min_replicas": 0, "max_replicas": 1, "metrics_interval_s": PERIOD_S}
         self.metrics.update_deployment_config(DeploymentConfig(autoscaling_config=scaling), 0)
@@ -44,43 +42,62 @@ class Serve:
         outer = SimpleNamespace(_asyncio_router=router, _asyncio_loop=loop)
         self.queue = ServeQueue(SimpleNamespace(_init_router=lambda: outer))  # type: ignore[arg-type]
 
-    def remote(self, _: Any) -> None:
+    def remote(self, payload: bytes) -> None:
         """Take a report."""
-        self.reports += 1
+        self.queued.append(decode_handle_flat(payload)["q_val"][-1])
 
-    async def reports_on(self) -> bool:
-        """Whether reports come in."""
-        before = self.reports
-        await asyncio.sleep(20 * PERIOD_S)
-        return self.reports > before + 1
+    async def report(self) -> None:
+        """Wait for two more reports."""
+        count = len(self.queued) + 2
+        async with asyncio.timeout(30):
+            while len(self.queued) < count:
+                await asyncio.sleep(PERIOD_S)
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether no task reports any more."""
+        return not self.metrics.metrics_pusher._tasks
 
 
 @pytest.fixture
-async def handle() -> Serve:
+async def handle(monkeypatch: pytest.MonkeyPatch) -> Serve:
+    monkeypatch.setattr(serve_queue, "SETTLE_S", 0.0)
     return Serve()
 
 
+async def settle() -> None:
+    """Let calls and timers that are due run."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 async def test_nothing_is_reported_of_a_model_at_zero_until_a_request_enters(handle: Serve) -> None:
-    assert await handle.reports_on()
+    await handle.report()
     handle.queue.rest()
-    assert not await handle.reports_on()
+    await settle()
+    assert handle.is_resting
+    before = len(handle.queued)
     handle.queue.enter()
-    await asyncio.sleep(0)
-    assert handle.metrics.num_queued_requests == 1
-    assert await handle.reports_on()
+    await settle()
+    assert handle.queued[before] == 1, "the first report has the request"
+    await handle.report()
     handle.queue.leave()
     handle.queue.rest()
-    assert not await handle.reports_on()
+    await settle()
+    assert handle.is_resting
 
 
 async def test_reports_go_on_while_a_request_waits_or_a_replica_runs(handle: Serve) -> None:
     handle.queue.enter()
     handle.queue.rest()
-    assert await handle.reports_on()
-    handle.queue.leave()
+    await settle()
+    await handle.report()
     handle.replicas["r"] = object()
+    handle.queue.leave()
     handle.queue.rest()
-    assert await handle.reports_on()
+    await settle()
+    await handle.report()
     del handle.replicas["r"]
     handle.queue.rest()
-    assert not await handle.reports_on()
+    await settle()
+    assert handle.is_resting
