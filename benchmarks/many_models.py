@@ -1,4 +1,4 @@
-"""What models cost that nobody asks: the demo beside copies of it that have scaled to zero.
+"""What models cost that nobody uses: the demo beside copies of it that have scaled to zero.
 
 python -m benchmarks.many_models                        with 0, 200 and 1,000 of them
 python -m benchmarks.many_models --models 0,50 --write  with others; and put the table into docs/performance.md
@@ -10,24 +10,21 @@ command until the demo answers, `apply` that of `rayllm apply` with a changed li
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import httpx
 import yaml
 
 from benchmarks.compare import publish
-from benchmarks.connection import Connection
-from benchmarks.load import CHAT, chat
 from benchmarks.servers import DEMO, PATIENCE, Server, free_port, running
+from benchmarks.turns import Running, unary_turn
 
 MODEL = "rayllm-demo"
 IDLE_S = 30.0
@@ -71,11 +68,11 @@ def measure(copies: int) -> dict[str, float]:
         began = time.monotonic()
         environment = os.environ | PATIENCE
         with running("many models", [*rayllm, "run", str(config), "--port", str(port)], port, environment) as server:
-            asyncio.run(_latency_ms(server, 1))
+            _latency_ms(server, 1)
             start_s = time.monotonic() - began
             time.sleep(SETTLE_S)
             cpu = _idle_cpu(server)
-            pages_ms, warm_ms = _pages_ms(server), asyncio.run(_latency_ms(server, ANSWERS))
+            pages_ms, warm_ms = _pages_ms(server), _latency_ms(server, ANSWERS)
             changed = str(write_config(folder, copies, is_changed=True))
             status_s = _seconds([*rayllm, "status"])
             apply_s = {"`rayllm apply` of one change, s": _seconds([*rayllm, "apply", changed])} if copies else {}
@@ -115,17 +112,8 @@ def _pages_ms(server: Server) -> float:
     return 1000 * statistics.median(took)
 
 
-async def _latency_ms(server: Server, times: int) -> float:
-    connection = Connection(server.url)
-    body: dict[str, Any] = chat(MODEL, 1) | {"stream": False, "stream_options": None}
-    request, took = connection.request(CHAT, body), []
-    for _ in range(times):
-        answer = await connection.ask(request)
-        took.append(time.perf_counter() - answer.sent)
-        if answer.status != 200:
-            raise RuntimeError(f"status {answer.status}: {answer.body[:2000]!r}")
-    connection.close()
-    return 1000 * statistics.median(took)
+def _latency_ms(server: Server, answers: int) -> float:
+    return unary_turn(Running("rayllm", server, MODEL), at_once=1, answers=answers)["latency p50, ms"]
 
 
 def _seconds(command: list[str]) -> float:
@@ -137,8 +125,9 @@ def _seconds(command: list[str]) -> float:
 def main() -> None:
     """Measure, and print or publish the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    numbers: Callable[[str], list[int]] = lambda text: [int(number) for number in text.split(",")]  # noqa: E731
-    parser.add_argument("--models", type=numbers, default=[0, 200, 1000], help="how many stand at zero")
+    parser.add_argument(
+        "--models", type=lambda text: [int(one) for one in text.split(",")], default=[0, 200, 1000], help="at zero"
+    )
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     options = parser.parse_args()
     found = [measure(copies) for copies in options.models]

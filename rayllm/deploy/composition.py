@@ -5,6 +5,7 @@ checked against its resources, so that a model that can never be placed fails at
 """
 
 import hashlib
+import json
 import logging
 import os
 import secrets
@@ -110,7 +111,7 @@ def _router(config: AppConfig, names: dict[str, str], replicas: Sequence[Applica
         max_surge_percent=100,
         # Applied to running routers on every change. The controller copies it in every round; a string costs nothing.
         user_config={
-            "config": config.model_dump_json(exclude_unset=True),
+            "config": json.dumps(config.model_dump(mode="json", exclude_unset=True)),
             "names": names,
             "admin_salt": salt.hex(),
             "admin_digests": _digests(config.router.admin_keys, salt),

@@ -129,7 +129,7 @@ def test_a_load_that_fails_on_one_of_two_workers_ends_the_replica(cluster: GpuCl
     assert say(cluster.url) == PARIS
 
 
-@pytest.mark.parametrize("title", ["VLLM::EngineCore", "VLLM::Worker", "ray::ServeReplica:gpu:rayllm-demo"])
+@pytest.mark.parametrize("title", ["VLLM::EngineCore", "ray::ServeReplica:gpu:rayllm-demo"])
 def test_a_killed_process_takes_its_replica_and_nothing_else(cluster: GpuCluster, title: str) -> None:
     cluster.apply(gpu_model(degree=2))
     kill_one(cluster, title)

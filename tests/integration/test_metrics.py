@@ -124,6 +124,14 @@ def test_errors_have_their_status_and_no_made_up_labels(http: httpx.Client) -> N
     assert changes["rayllm_requests_total", *labels(status="400")] == 1
 
 
+def test_requests_are_counted_once(http: httpx.Client) -> None:
+    """By routers, and not by the middleware of vLLM's server in replicas as well."""
+    families = text_string_to_metric_families(http.get("/metrics").text)
+    counted = [sample.name for family in families for sample in family.samples if sample.value]
+    assert "rayllm_requests_total" in counted
+    assert [name for name in counted if name.startswith("http_") and not name.endswith("_created")] == []
+
+
 def test_a_page_in_openmetrics_has_every_process(http: httpx.Client) -> None:
     reply = http.get("/metrics", headers={"accept": "application/openmetrics-text"})
     assert reply.headers["content-type"].startswith("application/openmetrics-text")

@@ -18,7 +18,7 @@ from rayllm.core.endpoints import BY_PATH, DETOKENIZE
 from rayllm.engine.middleware.request_rewriting import GUARDED_FIELDS, rewrite_request
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.engine.vllm import moved_names
-from rayllm.engine.vllm.application import OF_ROUTERS, leave_to_routers
+from rayllm.engine.vllm.application import LEFT_TO_ROUTERS, leave_to_routers
 from rayllm.engine.vllm.request_validation import describe_validation_error, validate_cheaply
 
 PLAN = RequestPlan(allowed_fields=GUARDED_FIELDS)
@@ -37,9 +37,9 @@ def application(task: str) -> Any:
 
 def test_routers_count_requests_and_answer_other_origins() -> None:
     app = application("embed")
-    assert {each.cls.__name__ for each in app.user_middleware} >= OF_ROUTERS, "vLLM has other names for it"
+    assert {each.cls.__name__ for each in app.user_middleware} >= LEFT_TO_ROUTERS, "vLLM has other names for it"
     leave_to_routers(app)
-    assert OF_ROUTERS.isdisjoint(each.cls.__name__ for each in app.user_middleware)
+    assert LEFT_TO_ROUTERS.isdisjoint(each.cls.__name__ for each in app.user_middleware)
 
 
 @pytest.fixture(scope="module")

@@ -119,7 +119,7 @@ def _serve(application: Application, address: str | None, verbose: bool) -> None
 
 
 def pace_controller(models: int) -> None:
-    """Have Serve's controller, which looks at every model ten times a second, look less often where there are many."""
+    """Slow down the loop of Ray Serve's controller, which looks at every model: to a round a second with 1,000."""
     os.environ.setdefault("RAY_SERVE_CONTROL_LOOP_INTERVAL_S", str(max(0.1, models / 1000)))
 
 

@@ -14,8 +14,8 @@ from rayllm.engine.vllm.errors import client_errors, describe_exceptions
 from rayllm.engine.vllm.request_validation import validate_cheaply
 from rayllm.engine.vllm.tool_plugin import load_tool_plugin
 
-OF_ROUTERS = {"PrometheusInstrumentatorMiddleware", "CORSMiddleware"}
-"""Middleware of vLLM's application for what RayLLM's routers do."""
+LEFT_TO_ROUTERS = {"PrometheusInstrumentatorMiddleware", "CORSMiddleware"}
+"""Middleware that vLLM's application has without RayLLM, and whose work routers do."""
 # Stands for the field with the prompt.
 _MEDIA = "media"
 _LOCAL_FILE = "This model takes no local files (`file://`). Send a data URL."
@@ -74,8 +74,8 @@ async def make_server(engine: Any, arguments: Namespace, path: Callable[[], str]
 
 
 def leave_to_routers(app: Any) -> None:
-    """Leave out the middleware for what routers do: counting and timing requests, and web pages of other origins."""
-    app.user_middleware = [each for each in app.user_middleware if each.cls.__name__ not in OF_ROUTERS]
+    """Remove vLLM's middleware whose work routers do: to count and time requests, and to add CORS headers."""
+    app.user_middleware = [each for each in app.user_middleware if each.cls.__name__ not in LEFT_TO_ROUTERS]
 
 
 def paths(server: Any) -> frozenset[str]:

@@ -117,7 +117,7 @@ class Router:
         `user_config` has the service's `config` as JSON, `names` of the models' deployments, and `admin_digests` of the
         keys with their `admin_salt`.
         """
-        config, names = AppConfig.model_validate_json(user_config["config"]), user_config["names"]
+        config, names = AppConfig.model_validate(json.loads(user_config["config"])), user_config["names"]
         self._handles = {name: self._handle(name) for name in (*names.values(), ROUTER)}
         replica_sets = {}
         for model_id, name in names.items():

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
 from ray import serve
 from ray.serve.schema import ServeDeploySchema
 
@@ -52,7 +51,7 @@ def configuration(details: Details) -> AppConfig | None:
             return AppConfig.model_validate(json.loads(config) if isinstance(config, str) else config)
         config = declared(details)
         return load_app(config["args"]) if config else None
-    except (ConfigError, KeyError, ValidationError) as error:
+    except (ConfigError, KeyError, ValueError) as error:
         # A file that is not on this machine, or keys of another version.
         logger.debug("What is deployed cannot be read here: %s", error)
         return None

@@ -41,7 +41,7 @@ class ServeQueue:
         self._loop.call_soon_threadsafe(self._metrics.dec_num_queued_requests)
 
     def rest(self) -> None:
-        """Soon stop the periodic reports to Serve's controller, if there is no replica, until a request enters."""
+        """Stop the periodic reports on a model without replicas, after a moment; the next request starts them again."""
         self._loop.call_soon_threadsafe(self._loop.call_later, SETTLE_S, self._stop_reports)
 
     @property
