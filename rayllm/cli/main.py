@@ -2,13 +2,14 @@
 
 import importlib
 import logging
+import signal
 import sys
 
 import click
 
 from rayllm import __version__
 from rayllm.cli.removed import RemovedError
-from rayllm.cli.shared.terminal import handle_interrupts, was_interrupted
+from rayllm.cli.shared.terminal import was_interrupted
 from rayllm.core.errors import RayLLMError
 
 # Verb → summary. A verb's module is only imported when it is used, to keep `--help` fast.
@@ -75,7 +76,8 @@ def cli(ctx: click.Context, verbose: bool) -> None:
 def main() -> None:
     """Run the command: exit 0 on success, 1 on failure, 2 on a usage error."""
     verbose = "--verbose" in sys.argv
-    handle_interrupts()
+    # Even in a background process, where the shell has the signal ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         cli(standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):

@@ -46,14 +46,18 @@ def command(
         running = deployed.applications()
         if add and name in running:
             serve_config = _added(serve_config, running[name])
-        target = {**_with_others(serve_config, running), **deployed.listening()} if is_model else serve_config
-        changes = plan(running, target)
+        if is_model:
+            # Other applications that were deployed from files would otherwise be deleted.
+            others = [other for key, each in running.items() if key != name and (other := deployed.declared(each))]
+            applications = [*others, *serve_config["applications"]]
+            serve_config = {**serve_config, "applications": applications, **deployed.listening()}
+        changes = plan(running, serve_config)
         click.echo(json.dumps(changes.as_json(), indent=1) if as_json else changes.as_text())
         for config in changes.configs:
             check_capacity(config)
         if dry_run:
             return
-        deployed.deploy(target)
+        deployed.deploy(serve_config)
         if not no_wait:
             _wait(changes, timeout)
 
@@ -73,15 +77,6 @@ def _added(serve_config: dict[str, Any], details: Mapping[str, Any]) -> dict[str
     args = {"llm_configs": models, "router": running.router.model_dump(mode="json", exclude_unset=True)}
     # If it was deployed from a file, its other keys stay.
     return {**serve_config, "applications": [{**application, **(declared(details) or {}), "args": args}]}
-
-
-def _with_others(serve_config: dict[str, Any], running: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Add the other applications that were deployed from files, which would otherwise be deleted."""
-    from rayllm.serving.cluster.deployment.deployed import declared
-
-    names = {application["name"] for application in serve_config["applications"]}
-    others = [config for name, details in running.items() if name not in names and (config := declared(details))]
-    return {**serve_config, "applications": [*others, *serve_config["applications"]]}
 
 
 def _wait(changes: "Plan", timeout: float | None) -> None:

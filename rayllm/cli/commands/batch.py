@@ -84,7 +84,9 @@ def run(
     counts = job.finish()
     _publish(work, output, errors)
     summary = asdict(counts) | {"output": str(output)} | ({"errors": str(errors)} if counts.failed else {})
-    click.echo(json.dumps(summary) if as_json else _summary_line(summary))
+    failed = f", {counts.failed} failed: {errors}" if counts.failed else ""
+    text = f"{counts.completed} of {counts.total} answered: {output}{failed}"
+    click.echo(json.dumps(summary) if as_json else text)
     sys.exit(1 if counts.failed else 0)
 
 
@@ -155,8 +157,3 @@ def _local(output: Path) -> dict[str, Any]:
     # A process on another machine is assumed to be alive.
     is_running = state["host"] != socket.gethostname() or Path(f"/proc/{state['pid']}").exists()
     return {"id": str(output), "status": "in_progress" if is_running else "broken_off", "request_counts": counts}
-
-
-def _summary_line(summary: dict[str, Any]) -> str:
-    failed = f", {summary['failed']} failed: {summary['errors']}" if summary["failed"] else ""
-    return f"{summary['completed']} of {summary['total']} answered: {summary['output']}{failed}"

@@ -19,12 +19,11 @@ from rayllm.deploy.kuberay.options import (
 from rayllm.deploy.kuberay.ray_service import render_manifest
 from rayllm.deploy.kuberay.serve_config import local_paths, open_applications, relocate_paths, required_variables
 
-_Callback = Callable[[click.Context, click.Parameter, Any], Any]
 _AMOUNT: dict[str, Any] = {"type": click.IntRange(min=1), "metavar": "N"}
 _UPGRADES = ("NewCluster", "NewClusterWithIncrementalUpgrade", "None")
 
 
-def _by(parse: Callable[[str], Any]) -> _Callback:
+def _by(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """Parse the value of an option, or each of its values."""
     return lambda ctx, param, value: tuple(map(parse, value)) if isinstance(value, tuple) else value and parse(value)
 

@@ -1,7 +1,6 @@
 """`rayllm catalog`"""
 
 import json
-from pathlib import Path
 
 import click
 
@@ -23,7 +22,10 @@ from rayllm.core.errors import ConfigError
 @click.argument("model", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def command(model: str | None, as_json: bool) -> None:
-    files = _files()
+    folder = bundled_folder() / "models"
+    # With the files of `models/older` last.
+    paths = [*sorted(folder.glob("*.yaml")), *sorted((folder / "older").glob("*.yaml"))]
+    files = {load_model(path).model_id: path for path in paths}
     if model is not None:
         if model not in files:
             hint = did_you_mean(model, list(files)) or "; `rayllm catalog` lists them."
@@ -35,10 +37,3 @@ def command(model: str | None, as_json: bool) -> None:
         click.echo(files[model])
     else:
         click.echo(table(("model", "file"), [(name, str(path)) for name, path in files.items()]))
-
-
-def _files() -> dict[str, Path]:
-    """The catalog's files by the ids of their models, with the files of `models/older` last."""
-    folder = bundled_folder() / "models"
-    paths = [*sorted(folder.glob("*.yaml")), *sorted((folder / "older").glob("*.yaml"))]
-    return {load_model(path).model_id: path for path in paths}

@@ -2,12 +2,8 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
-
-if TYPE_CHECKING:
-    from rayllm.deploy.conversion import Report
 
 
 @click.command(
@@ -34,7 +30,16 @@ def command(files: tuple[Path, ...], output: Path | None, force: bool, as_json: 
         raise click.UsageError(f"{error.message}.") from None
     write_files({report.to: report.text for report in reports if report.to}, force)
     if as_json:
-        click.echo(json.dumps({"files": [_as_json(report) for report in reports]}, indent=1))
+        converted = [
+            {
+                "from": str(report.source),
+                "form": str(report.form),
+                "to": str(report.to),
+                "notes": [{"key": change.key, "kind": change.kind, "text": change.text} for change in report.changes],
+            }
+            for report in reports
+        ]
+        click.echo(json.dumps({"files": converted}, indent=1))
         return
     for report in reports:
         if report.is_as_it_was:
@@ -43,12 +48,3 @@ def command(files: tuple[Path, ...], output: Path | None, force: bool, as_json: 
             click.echo(f"{report.source}: {change.key}: {change.text}", err=True)
     for report in reports:
         click.echo(report.text if report.to is None else f"{report.to}\n", nl=False)
-
-
-def _as_json(report: "Report") -> dict[str, Any]:
-    return {
-        "from": str(report.source),
-        "form": str(report.form),
-        "to": str(report.to),
-        "notes": [{"key": change.key, "kind": change.kind, "text": change.text} for change in report.changes],
-    }

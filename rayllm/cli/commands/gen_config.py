@@ -1,6 +1,5 @@
 """`rayllm gen-config`"""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +60,9 @@ def command(non_interactive: bool, output_dir: Path, force: bool, **arguments: A
         serve_file: render_serve_config(profile, model_file),
     }
     model_config(profile, answers)  # raises if the service would refuse it
-    write_files(texts, force or (not non_interactive and _may_replace(texts)))
+    existing = ", ".join(str(path) for path in texts if path.exists())
+    if existing and not force and not non_interactive:
+        force = click.confirm(f"{existing}: already exists. Replace?", default=False, err=True)
+    write_files(texts, force)
     click.echo(f"Wrote {output_dir / model_file} and {serve_file}. Serve it with:", err=True)
     click.echo(f"rayllm run {serve_file}")
-
-
-def _may_replace(paths: Iterable[Path]) -> bool:
-    existing = ", ".join(str(path) for path in paths if path.exists())
-    return bool(existing) and click.confirm(f"{existing}: already exists. Replace?", default=False, err=True)

@@ -123,7 +123,8 @@ def list_keys(file: KeyFile, as_json: bool) -> None:
     """List the keys, without their hashes."""
     keys = file.load().keys
     if as_json:
-        click.echo(json.dumps([_shown(key) for key in keys], indent=1))
+        shown = [key.model_dump(mode="json", exclude={"hash"}) | {"expired": key.has_expired} for key in keys]
+        click.echo(json.dumps([{**each, "tenant": each["tenant"] or each["name"]} for each in shown], indent=1))
     elif keys:
         click.echo(table(("name", "tenant", "models", "limits", "labels", "expires", "admin"), map(_row, keys)))
     else:
@@ -183,11 +184,6 @@ def _time(text: str | None) -> datetime | str | None:
         raise ConfigError(
             f"--expires: `{text}` must be a number of days, or a time such as 2027-01-31T00:00Z."
         ) from None
-
-
-def _shown(key: Key) -> dict[str, Any]:
-    fields = key.model_dump(mode="json", exclude={"hash"})
-    return {**fields, "tenant": key.tenant or key.name, "expired": key.has_expired}
 
 
 def _row(key: Key) -> list[str]:

@@ -44,7 +44,12 @@ def command(address: str, watch: bool, interval: float, as_json: bool) -> None:
         views = _views(interval if watch else _SAMPLE_S)
         try:
             if watch and not as_json and sys.stdout.isatty():
-                _live(views)
+                from rich.live import Live
+                from rich.text import Text
+
+                with Live(auto_refresh=False) as live:
+                    for view in views:
+                        live.update(Text(_text(view)), refresh=True)
             else:
                 _printed(views, watch, as_json)
         except KeyboardInterrupt:
@@ -94,15 +99,6 @@ def _printed(views: Iterator[_View], again: bool, as_json: bool) -> None:
         sys.stdout.flush()
         if not again:
             return
-
-
-def _live(views: Iterator[_View]) -> None:
-    from rich.live import Live
-    from rich.text import Text
-
-    with Live(auto_refresh=False) as live:
-        for view in views:
-            live.update(Text(_text(view)), refresh=True)
 
 
 def _text(view: _View) -> str:

@@ -30,7 +30,14 @@ def command(files: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"files": checked, "faults": faults}, indent=1))
     else:
-        _print(checked, faults)
+        for result in checked:
+            for fault in result["faults"]:
+                click.echo(fault, err=True)
+            if not result["faults"]:
+                models = result["models"]
+                click.echo(f"{result['file']}: ok, model{'s' if len(models) > 1 else ''} {', '.join(models)}")
+        if faults:
+            click.echo(f"{faults} fault{'s' if faults > 1 else ''} found.", err=True)
     if faults:
         sys.exit(1)
 
@@ -61,14 +68,3 @@ def _models(path: Path) -> list[str]:
         check_key_file(config.router.keys)
         check_hooks(config.router.hooks, "args.router")
     return [model.model_id for config in configs for model in config.models]
-
-
-def _print(checked: list[dict[str, Any]], faults: int) -> None:
-    for result in checked:
-        for fault in result["faults"]:
-            click.echo(fault, err=True)
-        if not result["faults"]:
-            models = result["models"]
-            click.echo(f"{result['file']}: ok, model{'s' if len(models) > 1 else ''} {', '.join(models)}")
-    if faults:
-        click.echo(f"{faults} fault{'s' if faults > 1 else ''} found.", err=True)

@@ -148,7 +148,7 @@ def with_options(
     given = {key: value for key, value in application.http_options.items() if value is not None}
     router = application.config.router
     changes: dict[str, Any] = {"allow_anyone": True} if allow_anyone else {}
-    if options and router.address and _has_no_proxies(application):
+    if options and router.address and application.proxy_location == "Disabled":
         own_host, own_port = router.address
         changes["listen"] = join_address(own_host if host is None else host, own_port if port is None else port)
     config = application.config.model_copy(update={"router": router.model_copy(update=changes)})
@@ -159,7 +159,7 @@ def listeners(application: Application) -> list[Listener]:
     """The addresses of an application: the routers' own, then that of Ray Serve's proxies."""
     routers, http = application.config.router.address, application.http_options
     addresses = [Listener("router.listen", *routers)] if routers else []
-    if routers is None or not _has_no_proxies(application):
+    if routers is None or application.proxy_location != "Disabled":
         addresses.append(Listener("http_options.host", http["host"], http["port"]))
     return addresses
 
@@ -195,7 +195,3 @@ def reach(addresses: list[Listener], keys: str | None) -> str:
     if public:
         return f"Anyone who can reach {public} can use the models: there are no API keys."
     return "Only this machine can reach it, since there are no API keys."
-
-
-def _has_no_proxies(application: Application) -> bool:
-    return application.proxy_location == "Disabled"

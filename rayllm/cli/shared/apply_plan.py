@@ -80,14 +80,12 @@ def _ours(name: str, details: Mapping[str, Any] | None, application: Mapping[str
     models = changes(before, config, running)
     if any(key.partition(".")[0] == "runtime_env" for key in keys):
         # The environment applies to every process of the application.
-        models = [_rolled(change) for change in models]
+        stays = (Effect.IN_PLACE, Effect.UNTOUCHED)
+        models = [
+            Change(each.model_id, Effect.ROLLED, (*each.keys, "runtime_env")) if each.effect in stays else each
+            for each in models
+        ]
     return Step(name, effect, tuple(models), router_keys(before, config), keys)
-
-
-def _rolled(change: Change) -> Change:
-    if change.effect not in (Effect.IN_PLACE, Effect.UNTOUCHED):
-        return change
-    return Change(change.model_id, Effect.ROLLED, (*change.keys, "runtime_env"))
 
 
 def _compared(

@@ -70,7 +70,10 @@ def find(address: str) -> str:
     from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
     resolved = _local_address() if address == "auto" else address
-    _check_reachable(resolved)
+    host, colon, port = resolved.rpartition("://")[2].rpartition(":")
+    if colon and port.isdigit():
+        # Ray itself would retry for minutes.
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     # Local clusters require the token in the home folder. Ray only sends it with `auto`, and waits for half a minute if
     # a named cluster refuses the connection.
     hide_token_notice()
@@ -101,10 +104,3 @@ def _local_address() -> str:
     if len(running) > 1:
         raise OSError(f"several run here: {', '.join(running)}.")
     return running[0]
-
-
-def _check_reachable(address: str) -> None:
-    """Raise OSError if no process listens at an address; Ray itself would retry for minutes."""
-    host, colon, port = address.rpartition("://")[2].rpartition(":")
-    if colon and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()

@@ -141,11 +141,17 @@ class StreamPrinter:
             self._is_reasoning = True
             self._write(click.style(_plain(delta.reasoning), dim=True) if self._dims else _plain(delta.reasoning))
         if delta.text:
-            self._end_reasoning()
+            if self._is_reasoning:
+                self._is_reasoning = False
+                self._write("\n\n")
             self._end_call()
             self._write(_plain(delta.text) if self.is_terminal else delta.text)
         for part in delta.calls:
-            self._show_call(part)
+            if part.number != self._call:
+                self.end()
+                self._call = part.number
+                self._write(f"→ {_plain(part.name)}(")
+            self._write(_plain(part.arguments))
 
     def end(self) -> None:
         """End the output with a newline."""
@@ -154,22 +160,10 @@ class StreamPrinter:
         if self._is_line_open:
             self._write("\n")
 
-    def _show_call(self, part: CallPart) -> None:
-        if part.number != self._call:
-            self.end()
-            self._call = part.number
-            self._write(f"→ {_plain(part.name)}(")
-        self._write(_plain(part.arguments))
-
     def _end_call(self) -> None:
         if self._call is not None:
             self._call = None
             self._write(")\n")
-
-    def _end_reasoning(self) -> None:
-        if self._is_reasoning:
-            self._is_reasoning = False
-            self._write("\n\n")
 
     def _write(self, text: str) -> None:
         if text:

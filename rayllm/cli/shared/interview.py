@@ -238,14 +238,6 @@ def _find_accelerator(name: str) -> tuple[str | None, Gpu | None]:
     """
     if name.lower() in (NO_ACCELERATOR, "any", "cpu"):
         return None, None
-    accelerator = _accelerator_type(name)
-    gpus = {gpu.name: gpu for gpu in known_gpus()} | {"A100": find_gpu("A100-40G")}
-    if accelerator not in gpus:
-        say(f"The memory of {accelerator} is not known, so nothing is computed for it.")
-    return accelerator, gpus.get(accelerator)
-
-
-def _accelerator_type(name: str) -> str:
     accelerator = canonical_accelerator(name)
     if accelerator not in accelerator_types():
         with suppress(ConfigError):
@@ -254,7 +246,10 @@ def _accelerator_type(name: str) -> str:
         # Ray labels all A100s alike.
         resources = "'{\"accelerator_type:" + accelerator + "\": 1}'"
         say(f"Ray does not detect {accelerator} itself: start its nodes with --resources {resources}.")
-    return accelerator
+    gpus = {gpu.name: gpu for gpu in known_gpus()} | {"A100": find_gpu("A100-40G")}
+    if accelerator not in gpus:
+        say(f"The memory of {accelerator} is not known, so nothing is computed for it.")
+    return accelerator, gpus.get(accelerator)
 
 
 def _fit(profile: ModelProfile, gpu: Gpu | None, answers: Answers) -> Fit | None:

@@ -9,6 +9,7 @@ import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -137,7 +138,10 @@ def read_machine(environment: Mapping[str, str]) -> Machine:
     from huggingface_hub import get_token
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    settings, fault = _settings(environment)
+    try:
+        settings, fault = Settings.from_environment(environment), ""
+    except ConfigError as error:
+        settings, fault = Settings(), error.message
     folders = {
         "weights and adapters": settings.cache_path,
         "the Hugging Face hub": Path(HF_HUB_CACHE),
@@ -168,10 +172,8 @@ def package_versions(names: Iterable[str]) -> dict[str, str]:
     """The versions of the installed distributions among `names`, without importing any."""
     found = {}
     for name in names:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 
@@ -183,13 +185,6 @@ def read_folder(purpose: str, path: Path) -> Folder:
     usage = shutil.disk_usage(above)
     writable = above.is_dir() and os.access(above, os.W_OK | os.X_OK)
     return Folder(purpose, path, path.exists(), writable, usage.free, usage.total)
-
-
-def _settings(environment: Mapping[str, str]) -> tuple[Settings, str]:
-    try:
-        return Settings.from_environment(environment), ""
-    except ConfigError as error:
-        return Settings(), error.message
 
 
 def _port_fault() -> str:

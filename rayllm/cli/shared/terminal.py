@@ -63,11 +63,6 @@ def _beside(path: Path, content: str) -> str:
     return file.name
 
 
-def handle_interrupts() -> None:
-    """Raise KeyboardInterrupt on SIGINT, even in a background process, where the shell has the signal ignored."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def interrupt_on_signals() -> None:
     """Raise KeyboardInterrupt on SIGINT, and on SIGTERM, which service managers send.
 
