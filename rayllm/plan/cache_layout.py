@@ -124,7 +124,10 @@ def _packed(counts: Counter[Page], block: int, settings: CacheSettings) -> Cache
         kinds.setdefault(page.kind, Counter())[page] += count
     even = [pages for pages in kinds.values() if len(set(pages.values())) == 1]
     fewest = max((max(pages.values()) for pages in even if len(pages) > 1), default=1)
-    group = _least_padded([max(pages.values()) for pages in even], fewest)
+    most = [max(pages.values()) for pages in even]
+    # The layers per group that pad the least; of several, the most layers.
+    sizes = range(fewest, max(most) + 1)
+    group = min(sizes, key=lambda size: (sum(-count % size for count in most), -size))
     groups: list[Page] = []
     size = 0
     for pages in kinds.values():
@@ -132,12 +135,6 @@ def _packed(counts: Counter[Page], block: int, settings: CacheSettings) -> Cache
         size = max(size, sum(page.bytes * _per_stage(ceil(count / split), settings) for page, count in pages.items()))
         groups += [next(iter(pages))] * split
     return CacheLayout(block, size, tuple(groups), settings)
-
-
-def _least_padded(counts: Sequence[int], fewest: int) -> int:
-    """Layers per group, at least `fewest`, that pad `counts` the least; of several, the most layers."""
-    sizes = range(fewest, max(counts) + 1)
-    return min(sizes, key=lambda size: (sum(-count % size for count in counts), -size))
 
 
 def _unified(counts: Counter[Page]) -> Counter[Page]:

@@ -109,7 +109,9 @@ def this_machine(system: Path = _SYSTEM, allowed: set[int] | None = None) -> Cor
         first_of_core.setdefault(_core(_cpu_folder(system, number)), number)
     nodes = defaultdict(list)
     for number in first_of_core.values():
-        nodes[_memory_node(_cpu_folder(system, number))].append(number)
+        # The memory node; 0 if the kernel does not say.
+        names = (node.name for node in _cpu_folder(system, number).glob("node[0-9]*"))
+        nodes[min((int(name.removeprefix("node")) for name in names), default=0)].append(number)
     by_node = tuple(tuple(cpus) for _, cpus in sorted(nodes.items()))
     return Cores(by_node, len(allowed), _quota(system / "fs" / "cgroup"))
 
@@ -125,11 +127,6 @@ def _core(folder: Path) -> tuple[str, str]:
         return (topology / "physical_package_id").read_text(), (topology / "core_id").read_text()
     except OSError:
         return folder.name, ""
-
-
-def _memory_node(folder: Path) -> int:
-    """The memory node of a logical CPU; 0 if the kernel does not say."""
-    return min((int(node.name.removeprefix("node")) for node in folder.glob("node[0-9]*")), default=0)
 
 
 def _quota(groups: Path) -> float | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 
 from rayllm.core.errors import ConfigError
-from rayllm.plan.cache_layout import CacheLayout, cache_layout
+from rayllm.plan.cache_layout import cache_layout
 from rayllm.plan.gpus import GIB, in_gib
 from rayllm.plan.kv_cache import CacheSettings
 from rayllm.plan.measure import Measured
@@ -52,19 +52,14 @@ def cache_bytes(measured: Measured | None, free: int, tokens: int | None, sequen
     tokens, room = tokens or measured.architecture.context, int(left * _SHARE)
     needed = layout.bytes_of(tokens, tokens)
     if needed > room:
-        longest = longest_request(layout, room)
+        lengths = range(layout.block, (1 << 21) * layout.block, layout.block)
+        longest = layout.block * bisect_right(lengths, room, key=lambda length: layout.bytes_of(length, length))
         raise ConfigError(
             f"max_request_context_length: the KV cache of one request of {tokens:,} tokens takes {in_gib(needed)}, "
             f"more than half of the {in_gib(left)} that the weights leave; set it to at most {longest:,}."
         )
     usual = layout.bytes_of(min(tokens, _USUAL_TOKENS), tokens)
     return max(_LEAST, min(room, max(usual * sequences, needed * min(sequences, _LONGEST_REQUESTS))))
-
-
-def longest_request(layout: CacheLayout, room: int) -> int:
-    """Tokens of the longest request whose cache takes at most `room` bytes, in whole blocks."""
-    lengths = range(layout.block, (1 << 21) * layout.block, layout.block)
-    return layout.block * bisect_right(lengths, room, key=lambda tokens: layout.bytes_of(tokens, tokens))
 
 
 def free_memory(groups: Path = Path("/sys/fs/cgroup")) -> int:

@@ -2,7 +2,6 @@
 
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from typing import Self
 
 from rayllm.plan.architecture import Architecture
 from rayllm.plan.cache_layout import CacheLayout, cache_layout
@@ -64,11 +63,6 @@ class EngineSettings(CacheSettings):
         """
         return (self.pipeline_parallel + (1 if self.overlaps_steps else 0)) * (self.batched_tokens or 0)
 
-    def with_defaults(self, gpu: Gpu) -> Self:
-        """Fill in vLLM's defaults for the GPU."""
-        tokens, sequences = self.batched_tokens or gpu.batched_tokens, self.sequences or gpu.sequences
-        return replace(self, batched_tokens=tokens, sequences=sequences)
-
 
 @dataclass(frozen=True)
 class Fit:
@@ -109,10 +103,13 @@ class Fit:
 
 def fit(measured: Measured, gpu: Gpu, settings: EngineSettings) -> Fit:
     """Estimate the memory of a model on GPUs of one kind."""
-    settings, architecture, weights = settings.with_defaults(gpu), measured.architecture, measured.weights
+    architecture, weights = measured.architecture, measured.weights
+    tokens, sequences = settings.batched_tokens or gpu.batched_tokens, settings.sequences or gpu.sequences
+    settings = replace(settings, batched_tokens=tokens, sequences=sequences)
     degrees = settings.tensor_parallel, settings.pipeline_parallel
     activations = _activations(architecture, settings)
-    overhead = _overhead(architecture, settings)
+    graphs = -(-architecture.layers // settings.pipeline_parallel) * _GRAPHS_PER_LAYER
+    overhead = _CONTEXT + (_NCCL if settings.gpus > 1 else 0) + (graphs if settings.captures_graphs else 0)
     return Fit(
         gpu=gpu,
         settings=settings,
@@ -169,9 +166,3 @@ def _activations(architecture: Architecture, settings: EngineSettings) -> int:
     token = 2 * (inner + 4 * architecture.hidden)
     step = token * (settings.batched_tokens or 0)
     return step + (settings.sequences or 0) * architecture.vocabulary * _LOGIT_BYTES
-
-
-def _overhead(architecture: Architecture, settings: EngineSettings) -> int:
-    fixed = _CONTEXT + (_NCCL if settings.gpus > 1 else 0)
-    layers = -(-architecture.layers // settings.pipeline_parallel)
-    return fixed + (layers * _GRAPHS_PER_LAYER if settings.captures_graphs else 0)

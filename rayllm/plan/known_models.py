@@ -56,11 +56,6 @@ def _layer(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "self_attn.o_proj.weight", (hidden, queries)
     for number in range(4 if family == "gemma2" else 2):
         yield f"norm_{number}.weight", (hidden,)
-    yield from _feed_forward(config)
-
-
-def _feed_forward(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden = config["hidden_size"]
     experts = config.get("num_local_experts") or config.get("num_experts") or 0
     inner = config.get("moe_intermediate_size") or config["intermediate_size"]
     if experts:

@@ -64,10 +64,11 @@ def checked_fit(measured: Measured, gpu: Gpu, settings: EngineSettings) -> Fit:
     room = fit(measured, gpu, settings)
     if room.cache <= room.layout.bytes_of(1, 1):
         usage = f"{room.weights / GIB:.1f} of {gpu.memory_gib:.1f} GiB are weights"
-        raise ConfigError(
-            f"{gpu.name} × {settings.gpus}: the model does not fit: {usage}.\n"
-            f"hint: {_alternative(measured, gpu, settings)}"
-        )
+        hint = f"no number of {gpu.name} holds it; `rayllm plan` shows what does."
+        if better := recommended_split(measured, gpu, settings, required_tokens(measured, None)):
+            stages = f" --pipeline-parallelism {better[1]}" if better[1] > 1 else ""
+            hint = f"--tensor-parallelism {better[0]}{stages} does."
+        raise ConfigError(f"{gpu.name} × {settings.gpus}: the model does not fit: {usage}.\nhint: {hint}")
     return room
 
 
@@ -82,14 +83,6 @@ def check_context(room: Fit, tokens: int) -> None:
             f"--max-model-len: no sequence of {tokens:,} tokens fits {room.gpu.name} × {room.settings.gpus}.\n"
             f"hint: {room.longest_sequence(tokens):,} tokens do; so does a higher --tensor-parallelism."
         )
-
-
-def _alternative(measured: Measured, gpu: Gpu, settings: EngineSettings) -> str:
-    better = recommended_split(measured, gpu, settings, required_tokens(measured, None))
-    if better is None:
-        return f"no number of {gpu.name} holds it; `rayllm plan` shows what does."
-    tensor, stages = better
-    return f"--tensor-parallelism {tensor}" + (f" --pipeline-parallelism {stages}" if stages > 1 else "") + " does."
 
 
 def recommended_context(room: Fit, limit: int) -> int:
