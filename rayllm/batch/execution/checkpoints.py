@@ -38,23 +38,18 @@ def keep_checkpoints(dataset: Dataset, checkpoint: Checkpoint) -> None:
         raise ConfigError(f"checkpoint: {' '.join(str(error).split())}") from None
 
 
-def written_ids(checkpoint: Checkpoint) -> pa.Array:
-    filesystem, path = open_folder(checkpoint.path)
-    infos = filesystem.get_file_info(FileSelector(path, allow_not_found=True))
-    files = [info.path for info in infos if info.type == FileType.File and not info.path.endswith(_PENDING)]
-    if not files:
-        return pa.array([])
-    table = pads.dataset(files, filesystem=filesystem, format="parquet").to_table(columns=[checkpoint.id_column])
-    return table.column(checkpoint.id_column).combine_chunks()
-
-
 class SkipWritten:
     """Filters out the rows that were already written."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._column = checkpoint.id_column
-        ids = written_ids(checkpoint)
-        self._ids = ray.put(ids) if len(ids) else None
+        filesystem, path = open_folder(checkpoint.path)
+        infos = filesystem.get_file_info(FileSelector(path, allow_not_found=True))
+        files = [info.path for info in infos if info.type == FileType.File and not info.path.endswith(_PENDING)]
+        self._ids = None
+        if files:
+            written = pads.dataset(files, filesystem=filesystem, format="parquet").to_table(columns=[self._column])
+            self._ids = ray.put(written.column(self._column).combine_chunks()) if written.num_rows else None
 
     def __call__(self, table: pa.Table) -> pa.Table:
         if table.schema.get_field_index(self._column) < 0:

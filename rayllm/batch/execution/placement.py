@@ -7,7 +7,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rayllm.cluster.capacity import live_nodes, may_grow, shortage
 from rayllm.cluster.environment import has_cpu_engine, runtime_env
-from rayllm.cluster.placement import Placement, place
+from rayllm.cluster.placement import place
 from rayllm.config import ModelConfig
 from rayllm.core.errors import ClusterError
 from rayllm.core.settings import settings
@@ -37,7 +37,13 @@ class EnginePlacement:
         if self.workers == "ray":
             actor = self._placement.bundles[0]
             return {**options, "num_cpus": actor.get("CPU", 0), "ray_remote_args_fn": self._create_group}
-        return {**options, **_actor_resources(self._placement)}
+        total = self._placement.total()
+        options["num_cpus"] = total.get("CPU", 0)
+        if total.get("GPU"):
+            options["num_gpus"] = total["GPU"]
+        if resources := {name: amount for name, amount in total.items() if name not in ("CPU", "GPU")}:
+            options["resources"] = resources
+        return options
 
     def check(self) -> None:
         """Check that the connected cluster can hold one engine. Raises ClusterError with what is missing."""
@@ -58,12 +64,3 @@ class EnginePlacement:
         self._groups.append(group)
         strategy = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=True)
         return {"scheduling_strategy": strategy}
-
-
-def _actor_resources(placement: Placement) -> dict[str, Any]:
-    total = placement.total()
-    resources = {name: amount for name, amount in total.items() if name not in ("CPU", "GPU")}
-    options: dict[str, Any] = {"num_cpus": total.get("CPU", 0)}
-    if total.get("GPU"):
-        options["num_gpus"] = total["GPU"]
-    return {**options, "resources": resources} if resources else options

@@ -79,7 +79,9 @@ class Display:
         self._bar: Progress | None = None
         self._task: TaskID
         if sys.stderr.isatty():
-            self._bar = _bar()
+            columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+            columns += [TextColumn("{task.fields[rates]}"), TimeRemainingColumn()]
+            self._bar = Progress(*columns, console=Console(stderr=True))
             self._task = self._bar.add_task(label, total=total, rates="")
             self._bar.start()
 
@@ -115,8 +117,3 @@ class Display:
             if done.input_tokens or done.generated_tokens:
                 parts.append(f"{done.input_tokens / elapsed:,.0f} + {done.generated_tokens / elapsed:,.0f} tokens/s")
         return ", ".join([*parts, f"{totals.failed} failed"] if totals.failed else parts)
-
-
-def _bar() -> Progress:
-    columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
-    return Progress(*columns, TextColumn("{task.fields[rates]}"), TimeRemainingColumn(), console=Console(stderr=True))

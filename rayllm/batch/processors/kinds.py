@@ -60,7 +60,13 @@ class VLLMProcessor(Processor[VLLMProcessorConfig]):
             self.hidden |= {"text_1", "text_2"}
         else:
             self.takes |= (_CHAT if config.is_chat else set()) | ({"images"} if config.has_images else set())
-            self._append_prompt_stages(model)
+            kwargs = {"model": model}
+            if config.is_chat:
+                self.append_stage("ChatTemplateStage", Stage(fn=ChatTemplateStage, fn_constructor_kwargs=kwargs))
+            if config.has_images:
+                self.append_stage("PrepareImageStage", Stage(fn=_image_stage()))
+            if config.need_tokenize:
+                self.append_stage("TokenizeStage", Stage(fn=TokenizeStage, fn_constructor_kwargs=kwargs))
         # A later stage detokenizes, off the engine's critical path.
         arguments = {"task": self.task, "detokenize": False}
         self.append_stage(_ENGINE_STAGE, _engine_stage(self, VLLMEngineStage, model, arguments))
@@ -81,15 +87,6 @@ class VLLMProcessor(Processor[VLLMProcessorConfig]):
         for name in sorted(enabled & inapplicable):
             raise ConfigError(f"{name}: does not apply to the task {self.task}; leave it out.")
 
-    def _append_prompt_stages(self, model: ModelConfig) -> None:
-        config, kwargs = self.config, {"model": model}
-        if config.is_chat:
-            self.append_stage("ChatTemplateStage", Stage(fn=ChatTemplateStage, fn_constructor_kwargs=kwargs))
-        if config.has_images:
-            self.append_stage("PrepareImageStage", Stage(fn=_image_stage()))
-        if config.need_tokenize:
-            self.append_stage("TokenizeStage", Stage(fn=TokenizeStage, fn_constructor_kwargs=kwargs))
-
     def _sorted_batches(self, dataset: Dataset) -> Dataset:
         if self.config.sort_for_prefix and not self.config.preserve_order:
             dataset = dataset.map_batches(
@@ -108,18 +105,16 @@ class RequestProcessor(Processor[RequestProcessorConfig]):
     def __init__(self, config: RequestProcessorConfig, **kwargs: Any) -> None:
         super().__init__(config, **{**kwargs, "postprocess_fn": kwargs.get("postprocess_fn") or _with_text})
         self.results = {"status_code": 0, "response": ANSWER}
-        self.append_stage(REQUEST_STAGE, self._stage())
-        self.arrange_before(REQUEST_STAGE, self.in_batches)
-
-    def _stage(self) -> ActorStage:
-        config, arguments = self.config, {"caller": self.config.caller}
+        config = self.config
         if config.model is not None:
             model = model_config(config.model, runtime_env=config.runtime_env, accelerator_type=config.accelerator_type)
-            return _engine_stage(self, EngineRequestStage, model, arguments)
-        pending = config.max_pending_requests or DEFAULT_MAX_PENDING
-        return _client_stage(
-            config, DeployedRequestStage, pending, {**arguments, "app_name": config.app_name, "max_pending": pending}
-        )
+            stage = _engine_stage(self, EngineRequestStage, model, {"caller": config.caller})
+        else:
+            pending = config.max_pending_requests or DEFAULT_MAX_PENDING
+            arguments = {"caller": config.caller, "app_name": config.app_name, "max_pending": pending}
+            stage = _client_stage(config, DeployedRequestStage, pending, arguments)
+        self.append_stage(REQUEST_STAGE, stage)
+        self.arrange_before(REQUEST_STAGE, self.in_batches)
 
 
 class HTTPRequestProcessor(Processor[HTTPRequestProcessorConfig]):

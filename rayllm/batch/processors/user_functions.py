@@ -38,7 +38,8 @@ class Preprocess:
     def __call__(self, table: pa.Table) -> pa.Table:
         if table.schema.get_field_index(self.column) >= 0:
             table = table.drop_columns([self.column])
-        errors = _errors(table)
+        is_new = table.schema.get_field_index(ERROR) < 0
+        errors: list[str | None] = [None] * table.num_rows if is_new else table.column(ERROR).to_pylist()
         # The errors of an earlier processor are neither for the function nor for the stages.
         inputs = table.drop_columns([ERROR]) if ERROR in table.column_names else table
         rows = [self._row(row, error) for row, error in zip(_rows(inputs), errors, strict=True)]
@@ -208,10 +209,3 @@ def _rows(table: pa.Table) -> Iterator[Row]:
         return
     for row in BlockAccessor.for_block(table).iter_rows(public_row_format=True):
         yield dict(row)
-
-
-def _errors(table: pa.Table) -> list[str | None]:
-    if table.schema.get_field_index(ERROR) < 0:
-        return [None] * table.num_rows
-    errors: list[str | None] = table.column(ERROR).to_pylist()
-    return errors

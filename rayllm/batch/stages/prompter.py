@@ -114,16 +114,13 @@ class Prompter:
         if adapter is None:
             return self._plan
         if adapter not in self._adapter_plans:
-            self._adapter_plans[adapter] = self._adapter_plan(adapter)
+            # With the adapter's own settings. The engine checks the adapter's weights.
+            files = adapter_store(self._model, sys.maxsize, LoggedProgress).fetch(adapter)
+            node_cache().release(files.entry)
+            own = files.generation
+            plan = self._plan if own is None else self._plan_for(with_generation(self._model, own))
+            self._adapter_plans[adapter] = plan
         return self._adapter_plans[adapter]
-
-    def _adapter_plan(self, adapter: Adapter) -> RequestPlan:
-        """The plan with the adapter's own settings. The engine checks the adapter's weights."""
-        files = adapter_store(self._model, sys.maxsize, LoggedProgress).fetch(adapter)
-        node_cache().release(files.entry)
-        if files.generation is None:
-            return self._plan
-        return self._plan_for(with_generation(self._model, files.generation))
 
 
 def _tokenizer(folder: str, model: ModelConfig) -> Any:

@@ -99,8 +99,7 @@ class DeployedRequestStage:
     async def _send(self, url: str, body: bytes) -> Response:
         try:
             json_headers = {"content-type": "application/json"}
-            caller = self._caller
-            sender = caller.name, caller.models, caller.tenant
+            sender = self._caller.name, self._caller.models, self._caller.tenant
             answer = await self._router.answer.remote(url, body, json_headers, *sender)
             return Response(*answer)
         except self._unavailable as error:
