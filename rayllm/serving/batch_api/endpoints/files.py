@@ -109,7 +109,10 @@ def _upload(form: FormData, limit: int) -> tuple[BinaryIO, int, str, str, int | 
     if file.size > limit:
         raise _too_large(limit)
     name = (file.filename or "file").replace("\\", "/").rpartition("/")[2][:_MAX_NAME]
-    return file.file, file.size, name, str(purpose), _lifetime(form)
+    lifetime_s, (anchor, seconds) = None, (form.get(field) for field in _EXPIRES)
+    if anchor is not None or seconds is not None:
+        lifetime_s = Expiry.parse({"anchor": anchor, "seconds": seconds}, "expires_after[{}]").seconds
+    return file.file, file.size, name, str(purpose), lifetime_s
 
 
 async def _read_form(request: Request, limit: int, grow: Callable[[int], None]) -> FormData:
@@ -140,13 +143,6 @@ async def _read_form(request: Request, limit: int, grow: Callable[[int], None]) 
 
     counted = Request(request.scope, receive)
     return await asgi.read_form(counted, max_files=1, max_fields=_MAX_FIELDS, max_part_size=_FORM_BYTES)
-
-
-def _lifetime(form: FormData) -> int | None:
-    anchor, seconds = (form.get(name) for name in _EXPIRES)
-    if anchor is None and seconds is None:
-        return None
-    return Expiry.parse({"anchor": anchor, "seconds": seconds}, "expires_after[{}]").seconds
 
 
 def _too_large(limit: int) -> BodyTooLargeError:

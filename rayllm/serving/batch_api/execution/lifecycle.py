@@ -57,7 +57,9 @@ class BatchLifecycle:
         except Exception as error:
             self.batch.output_file_id = self.batch.error_file_id = None
             status, errors = "failed", [_reason(error)]
-        self._end(status, errors)
+        self.batch.status, self.batch.errors = status, Errors(data=errors) if errors else None
+        setattr(self.batch, f"{status}_at", self._now())
+        self.batches.save(self.batch)
 
     def _advance(self) -> tuple[Ending, list[Fault]]:
         """Run all steps; returns the final state and the errors."""
@@ -119,12 +121,6 @@ class BatchLifecycle:
             lifetime_s, tenant = batch.output_lifetime_s, batch.tenant
             self.files.put(content, size, f"{batch.id}_{name}", "batch_output", lifetime_s, file_id, tenant)
         return file_id
-
-    def _end(self, status: Ending, errors: list[Fault]) -> None:
-        batch = self.batch
-        batch.status, batch.errors = status, Errors(data=errors) if errors else None
-        setattr(batch, f"{status}_at", self._now())
-        self.batches.save(batch)
 
     def _save_counts(self, counts: Counts) -> None:
         """Save the counts every few seconds. Called from the job's threads."""

@@ -105,7 +105,9 @@ class Runner:
                 self._log.announce(f"{batch.id}: started; its log is {self._log.path}")
             opener = partial(open_job, self._app_name, self._config, options, stores)
             BatchLifecycle(batch, batches, files, opener, self._attempt).run()
-            self._log.announce(f"{batch.id}: {_summary(batch)}")
+            counts, reason = batch.request_counts, f": {batch.errors.data[0].message}" if batch.errors else ""
+            done = f"{counts.completed} of {counts.total} requests answered, {counts.failed} failed"
+            self._log.announce(f"{batch.id}: {batch.status}, {done}{reason}")
         batches.close(batch)
 
 
@@ -119,12 +121,6 @@ def limit_memory(size: int) -> None:
     limit = 1024 * int(rest.split()[0]) + size
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-
-
-def _summary(batch: Batch) -> str:
-    counts = batch.request_counts
-    reason = f": {batch.errors.data[0].message}" if batch.errors else ""
-    return f"{batch.status}, {counts.completed} of {counts.total} requests answered, {counts.failed} failed{reason}"
 
 
 def open_job(app_name: str, config: AppConfig, options: BatchesConfig, stores: Stores, batch: Batch) -> "Job":

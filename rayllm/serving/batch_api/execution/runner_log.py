@@ -17,7 +17,9 @@ class RunnerLog:
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{name}.log"
-        _delete_oldest(folder)
+        # Ids of batches sort by age.
+        for path in sorted(folder.glob("*.log"))[: -MAX_LOGS + 1]:
+            path.unlink(missing_ok=True)
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         self._console: int | None = None
 
@@ -45,9 +47,3 @@ class RunnerLog:
     def _keep_short(self) -> None:
         while not threading.Event().wait(_PERIOD_S):
             self.shorten()
-
-
-def _delete_oldest(folder: Path) -> None:
-    # Ids of batches sort by age.
-    for path in sorted(folder.glob("*.log"))[: -MAX_LOGS + 1]:
-        path.unlink(missing_ok=True)
