@@ -27,4 +27,6 @@ def environment() -> Iterator[pytest.MonkeyPatch]:
         # The clients of all tests run on the same machine. At Ray's default of 15, a client that computes leaves a
         # replica a thirtieth of its own share of the CPU, and the replica answers nothing for seconds.
         patch.setenv("RAY_worker_niceness", "0")
+        # A tiny model's first start would compile for most of a minute.
+        patch.setenv("TORCHDYNAMO_DISABLE", "1")
         yield patch

@@ -3,6 +3,8 @@
 import json
 import logging
 import os
+import shutil
+import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,8 @@ from typing import Any
 from rayllm.config import LocalSource, ModelConfig
 from rayllm.core.errors import ConfigError, SourceError
 from rayllm.core.settings import settings
-from rayllm.plan.cores import ALONE, BINDING, THREADS, Neighbors, core_share, this_machine
-from rayllm.plan.cpu import cpu_dtype, slow_dtype, this_cpu
+from rayllm.plan.cores import ALONE, BINDING, THREADS, TINY_BYTES, Neighbors, core_share, this_machine
+from rayllm.plan.cpu import cpu_dtype, generates, slow_dtype, this_cpu
 from rayllm.plan.cpu_cache import cache_bytes, free_memory
 from rayllm.plan.gpus import GIB
 from rayllm.plan.measure import Measured, measure
@@ -25,6 +27,9 @@ CPU_VARIABLES = (BINDING, THREADS, _NO_COMPILATION, "LD_PRELOAD")
 """Environment variables that `with_cpu_defaults` may set."""
 # Arguments that say whether the model is compiled.
 _COMPILATION_ARGUMENTS = {"enforce_eager", "compilation_config", "optimization_level"}
+# Types of models that were seen to compile, and arguments that make them special.
+_COMPILED = {"llama", "mistral", "qwen2", "qwen3"}
+_NOT_COMPILED = {"quantization", "runner", "speculative_config"}
 # Types of models with Mamba-2 layers. vLLM's kernel for CPUs does not return the states that its prefix cache keeps:
 # the first prompt with more tokens than a block ends the engine (seen with 0.32).
 _MAMBA_2 = {"falcon_h1", "granitemoehybrid", "mamba2", "nemotron_h", "zamba2"}
@@ -59,9 +64,9 @@ def with_cpu_defaults(model: ModelConfig, weights: Path, neighbors: Neighbors = 
     Raises:
         ConfigError: the model does not fit in the memory.
     """
-    _choose_threads(model, neighbors)
+    _choose_threads(model, weights, neighbors)
     _preload_libraries()
-    model = _with(model, **_compilation(model))
+    model = _with(model, **_compilation(model, weights))
     model = _with(model, **_prefix_caching(model, weights))
     model = _with(model, **_dtype(model, weights))
     return _with(model, **_cache(model, weights, neighbors))
@@ -79,7 +84,7 @@ def _with(model: ModelConfig, **arguments: Any) -> ModelConfig:
     return model.model_copy(update={"engine_kwargs": {**model.engine_kwargs, **arguments}}) if arguments else model
 
 
-def _choose_threads(model: ModelConfig, neighbors: Neighbors) -> None:
+def _choose_threads(model: ModelConfig, weights: Path, neighbors: Neighbors) -> None:
     """Set the variables of the engine's threads, where neither the model's file nor Ray for `num_cpus` did."""
     workers = model.tensor_parallel_size * model.pipeline_parallel_size
     cores = this_machine()
@@ -88,7 +93,7 @@ def _choose_threads(model: ModelConfig, neighbors: Neighbors) -> None:
         return
     # Ray sets the variable to the CPUs of the actor, by default one.
     if THREADS not in model.runtime_env.get("env_vars", {}) and os.environ.get(THREADS, "1") == "1":
-        share = core_share(cores, neighbors)
+        share = core_share(cores, neighbors, _bytes(weights))
         os.environ[THREADS] = str(max(1, share.threads // workers))
         if share.cpus:
             os.environ[BINDING] = ",".join(map(str, share.cpus))
@@ -132,15 +137,34 @@ def threads_text() -> str:
     return f"{threads} thread{'s' if threads != 1 else ''}"
 
 
-def _compilation(model: ModelConfig) -> dict[str, Any]:
-    """Disable compilation, which takes a minute on CPUs and gains little (docs/performance.md)."""
+def _compilation(model: ModelConfig, weights: Path) -> dict[str, Any]:
+    """Compile tiny models only: others take a minute or more, and gain little (docs/performance.md)."""
     configured = model.engine_kwargs.keys() & _COMPILATION_ARGUMENTS
-    if configured and not model.engine_kwargs.get("enforce_eager"):
-        # Compiled code outlives the replica, as weights do.
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(settings().cache_path / "inductor"))
-        return {}
-    os.environ.setdefault(_NO_COMPILATION, "1")
-    return {"enforce_eager": True}
+    if not (_is_compiled(model, weights) if not configured else not model.engine_kwargs.get("enforce_eager")):
+        os.environ.setdefault(_NO_COMPILATION, "1")
+        return {"enforce_eager": True}
+    # Compiled code outlives the replica, as weights do.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(settings().cache_path / "inductor"))
+    # vLLM cannot load what it has compiled ahead of time for a CPU, and would compile anew (seen with 0.32).
+    os.environ.setdefault("VLLM_USE_AOT_COMPILE", "0")
+    return {}
+
+
+def _is_compiled(model: ModelConfig, weights: Path) -> bool:
+    """Whether compilation pays for a model, and this machine can compile. vLLM compiles no model with adapters."""
+    config = _read_config(weights)
+    if config.get("model_type") not in _COMPILED or not 0 < _bytes(weights) <= TINY_BYTES:
+        return False
+    is_special = _NOT_COMPILED & model.engine_kwargs.keys() or model.lora_config or "quantization_config" in config
+    if is_special or not generates(config, model.task) or os.environ.get(_NO_COMPILATION) == "1":
+        return False
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    return header.exists() and shutil.which(os.environ.get("CXX", "g++")) is not None
+
+
+def _bytes(weights: Path) -> int:
+    """The size of the weights; 0 if they are streamed."""
+    return sum(file.stat().st_size for file in weights.glob("*.safetensors"))
 
 
 def _prefix_caching(model: ModelConfig, weights: Path) -> dict[str, Any]:

@@ -15,6 +15,8 @@ _SYSTEM = Path("/sys")
 # From so many cores on, one is left to the router, Ray and the replicas. On fewer, an engine that waits for a core is
 # still faster than one with a thread less (docs/performance.md).
 _ENOUGH_FOR_A_SPARE = 4
+TINY_BYTES = 64 * 2**20
+"""Weights of a tiny model, whose steps are mostly Python's: further threads are in the way, and compiled code pays."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,14 @@ def configured_threads(model: ModelConfig) -> int | None:
     return cpus if cpus > 1 else None
 
 
-def core_share(cores: Cores, neighbors: Neighbors = ALONE) -> CoreShare:
+def core_share(cores: Cores, neighbors: Neighbors = ALONE, weights: int = 0) -> CoreShare:
     """The part of a machine's cores for one engine; without overlap as long as there are as many cores as engines.
 
-    On a machine with several memory nodes, an engine stays on one of them, where its memory is.
+    On a machine with several memory nodes, an engine stays on one of them, where its memory is. `weights` are bytes, 0
+    if that is not known.
     """
+    if 0 < weights <= TINY_BYTES:
+        return CoreShare(1, core_share(cores, neighbors).cpus[:1])
     if len(cores.nodes) > 1:
         return _share_of_node(cores, neighbors)
     free = cores.available - _spare(cores.available) - neighbors.reserved

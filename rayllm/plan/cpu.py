@@ -75,9 +75,7 @@ def cpu_dtype(config: Mapping[str, Any], task: str | None, cpu: Cpu) -> str | No
         # Kernels for quantized weights support only some types.
         return None
     stored = str(config.get("dtype") or config.get("torch_dtype") or "float32")
-    names = config.get("architectures") or ()
-    generates = task == "generate" if task else any(str(name).endswith(_GENERATIVE) for name in names)
-    if stored.removeprefix("torch.") == "float32" and not generates:
+    if stored.removeprefix("torch.") == "float32" and not generates(config, task):
         # Small models, whose users compare the numbers of their answers.
         return "float32"
     return cpu.dtype
@@ -86,3 +84,10 @@ def cpu_dtype(config: Mapping[str, Any], task: str | None, cpu: Cpu) -> str | No
 def slow_dtype(dtype: str, cpu: Cpu) -> bool:
     """Whether a CPU converts this data type before it computes, so that `cpu.dtype` is faster."""
     return _SHORT_NAMES.get(dtype, dtype) in {"bfloat16", "float16"} - {cpu.dtype}
+
+
+def generates(config: Mapping[str, Any], task: str | None) -> bool:
+    """Whether a model generates text, by its task or its architecture."""
+    if task:
+        return task == "generate"
+    return any(str(name).endswith(_GENERATIVE) for name in config.get("architectures") or ())

@@ -104,7 +104,7 @@ def _on_cpu(config: ModelConfig, measured: Measured) -> dict[str, Any] | None:
     elif dtype == "auto":
         measured, dtype, reason = measured.on_cpu(cpu), cpu.dtype, cpu.reason
     return {
-        "threads": configured_threads(config) or core_share(this_machine()).threads,
+        "threads": configured_threads(config) or core_share(this_machine(), weights=measured.weights.bytes).threads,
         "dtype": dtype,
         "reason": reason,
         "weights": measured.weights.bytes,

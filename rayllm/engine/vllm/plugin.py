@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def prepare_process() -> None:
-    """Follow the parent process, choose the network interface, join grammar backends, resume grammars, and allow AMX.
+    """Follow the parent process, and adapt the network interface, grammars, AMX and compilation.
 
     Does nothing for other users of vLLM.
     """
@@ -27,6 +27,7 @@ def prepare_process() -> None:
     join_backends()
     resume_grammars()
     allow_amx()
+    compile_at_start()
 
 
 def use_cluster_interface() -> None:
@@ -60,3 +61,25 @@ def allow_amx() -> None:
         logger.warning(
             "The kernel does not allow AMX. If the engine dies of SIGILL, set `engine_kwargs.dtype: float32`."
         )
+
+
+def compile_at_start() -> None:
+    """Have a CPU's worker compile nothing once it has started, so that no request waits for a compiler.
+
+    What vLLM would compile later, as parts of sampling when a request first needs them, runs uncompiled.
+    """
+    import torch
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    from vllm.v1.worker.cpu_worker import CPUWorker
+
+    warm_up = CPUWorker.compile_or_warm_up_model
+
+    def warm_up_once(self: CPUWorker) -> Any:
+        times = warm_up(self)
+        torch.compiler.set_stance("eager_on_recompile")
+        return times
+
+    CPUWorker.compile_or_warm_up_model = warm_up_once

@@ -4,6 +4,9 @@ import json
 import logging
 import os
 import shutil
+import sys
+import sysconfig
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -27,12 +30,14 @@ CONFIG = {"architectures": ["LlamaForCausalLM"], "dtype": "bfloat16"}
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Variables as in a replica of Ray Serve; what a test sets is undone."""
-    for name in (*CPU_VARIABLES, "VLLM_CPU_KVCACHE_SPACE", "TORCHINDUCTOR_CACHE_DIR"):
+    for name in (*CPU_VARIABLES, "VLLM_CPU_KVCACHE_SPACE", "TORCHINDUCTOR_CACHE_DIR", "VLLM_USE_AOT_COMPILE"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(engine_cpu, "this_machine", lambda: Cores((tuple(range(8)),), 16))
     monkeypatch.setattr(engine_cpu, "free_memory", lambda: 16 * GIB)
+    # The demo stands for a larger model.
+    monkeypatch.setattr(engine_cpu, "_bytes", lambda weights: GIB)
 
 
 def model_of(engine: dict[str, Any] | None = None, variables: dict[str, str] | None = None, **keys: Any) -> ModelConfig:
@@ -104,6 +109,15 @@ def test_threads_are_the_share_of_the_cores(monkeypatch: pytest.MonkeyPatch, cap
     assert "runs on 3 threads: this machine has 8 cores for 2 engines." in caplog.text
 
 
+def test_a_tiny_model_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_cpu, "_bytes", lambda weights: 64 * 2**20)
+    with_cpu_defaults(model_of(), DEMO)
+    assert engine_threads() == 1
+    monkeypatch.setattr(engine_cpu, "this_machine", lambda: Cores(((0, 1), (2, 3)), 4))
+    with_cpu_defaults(model_of(), DEMO, Neighbors(2, 1))
+    assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] == "3"
+
+
 def test_workers_share_the_threads_of_their_engine() -> None:
     with_cpu_defaults(model_of(tensor_parallelism={"degree": 3}), DEMO)
     assert os.environ["OMP_NUM_THREADS"] == "2"
@@ -155,10 +169,51 @@ def test_the_threads_that_a_file_sets(variables: dict[str, str], cpus: int, thre
     assert configured_threads(model_of(variables=variables, deployment_config=options)) == threads
 
 
-@pytest.mark.parametrize("engine", [{}, {"enforce_eager": True}, {"enforce_eager": True, "compilation_config": {}}])
+@pytest.mark.parametrize("engine", [{"enforce_eager": True}, {"enforce_eager": True, "compilation_config": {}}])
 def test_a_model_is_not_compiled(engine: dict[str, Any]) -> None:
     assert with_cpu_defaults(model_of(engine), DEMO).engine_kwargs["enforce_eager"] is True
     assert os.environ["TORCHDYNAMO_DISABLE"] == "1"
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A tiny model, and a machine that can compile, and may."""
+    monkeypatch.setattr(engine_cpu, "_bytes", lambda weights: 64 * 2**20)
+    monkeypatch.setenv("CXX", sys.executable)
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.delenv("TORCHDYNAMO_DISABLE", raising=False)
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_tiny_model_is_compiled() -> None:
+    assert "enforce_eager" not in with_cpu_defaults(model_of(), DEMO).engine_kwargs
+    assert os.environ["VLLM_USE_AOT_COMPILE"] == "0"
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(
+    "fields", [{"lora_config": {"lora_modules": []}}, {"task": "embed"}, {"engine": {"speculative_config": {}}}]
+)
+def test_special_models_are_not_compiled(fields: dict[str, Any]) -> None:
+    assert with_cpu_defaults(model_of(**fields), DEMO).engine_kwargs["enforce_eager"] is True
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(
+    "missing",
+    [
+        lambda patch, headers: patch.setenv("CXX", "/no/compiler"),
+        lambda patch, headers: (headers / "Python.h").unlink(),
+        lambda patch, headers: patch.setenv("TORCHDYNAMO_DISABLE", "1"),
+        lambda patch, headers: patch.setattr(engine_cpu, "_bytes", lambda weights: 64 * 2**20 + 1),
+    ],
+)
+def test_nothing_is_compiled_where_it_cannot_be_or_does_not_pay(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: Callable[[pytest.MonkeyPatch, Path], Any]
+) -> None:
+    missing(monkeypatch, tmp_path)
+    assert with_cpu_defaults(model_of(), DEMO).engine_kwargs["enforce_eager"] is True
 
 
 @pytest.mark.parametrize("engine", [{"enforce_eager": False}, {"compilation_config": {"mode": 3}}])
