@@ -4,6 +4,8 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+from starlette.types import Message
+
 from rayllm.core.errors import RayLLMError
 from rayllm.serving.wire.journal import JournalError, StreamJournal
 
@@ -100,6 +102,10 @@ class Connection:
         protocol: Any = self._transport.get_protocol()
         protocol.timeout_keep_alive = _LINGER_S
         cycle.on_response()
+
+    async def send(self, message: Message) -> None:
+        """Send an ASGI message past the application's middleware."""
+        await self._cycle.send(message)
 
     async def write(self, data: bytes) -> None:
         """Write to the connection without framing, and wait until the client has read enough for more."""
