@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from rayllm.routing.candidate import Candidate
 from rayllm.routing.request import RoutingRequest
+from rayllm.routing.shortlist import SHORTLIST, Shortlists
 
 if TYPE_CHECKING:
     from rayllm.routing.policies import Policy
@@ -264,6 +265,8 @@ class Fleet:
     def __init__(self, shape: Shape, make_policy: Callable[[Fleet], Policy], seed: int = 0) -> None:
         self.replicas = [Replica(f"replica-{index}", shape, self._finished) for index in range(shape.replicas)]
         self.now = 0.0
+        self._named = {one.name: one for one in self.replicas}
+        self._shortlists = Shortlists(self._named)
         self._shape = shape
         self._random = random.Random(seed)
         self._candidates = [
@@ -304,13 +307,11 @@ class Fleet:
 
     def _arrive(self, turn: Turn) -> None:
         router = self._random.randrange(self._shape.routers)
-        candidates = self._candidates[router]
-        ranked = self._policies[router].rank(turn.request, list(candidates.values()))
-        chosen = next((one for one in ranked if one.requests < one.capacity), ranked[0])
+        chosen = self._choose(turn.request, self._candidates[router], self._policies[router])
         self._policies[router].on_sent(turn.request, chosen)
         chosen.requests += 1
         chosen.work += turn.request.work
-        replica = next(one for one in self.replicas if one.name == chosen.id)
+        replica = self._named[chosen.id]
         served = Served(turn, self._reusable(turn))
         self._outcome.served.append(served)
         replica.add(_Sequence(served, router))
@@ -318,6 +319,16 @@ class Fleet:
         self._outcome.imbalances.append(max(works) * len(works) / sum(works))
         if not replica.is_running:
             self._step(replica)
+
+    def _choose(self, request: RoutingRequest, known: Mapping[str, Candidate], policy: Policy) -> Candidate:
+        """As a router does (`ReplicaSet`)."""
+        candidates = list(known.values())
+        if len(known) > 2 * SHORTLIST:
+            listed = [known[one] for one in self._shortlists.ids(policy.key(request, len(known)))]
+            candidates = [one for one in listed if one.requests < one.capacity] or candidates
+        return policy.choose(
+            request, [one for one in candidates if one.requests < one.capacity] or candidates, len(known)
+        )
 
     def _reusable(self, turn: Turn) -> int:
         reusable = 0

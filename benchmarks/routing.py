@@ -29,9 +29,9 @@ _SLOTS = Shape().replicas * Shape().slots
 class AtRandom(LeastLoaded):
     """Any replica."""
 
-    def rank(self, request: RoutingRequest, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """All candidates, shuffled."""
-        return random.sample(candidates, len(candidates))
+    def choose(self, request: RoutingRequest, candidates: Sequence[Candidate], replicas: int = 0) -> Candidate:
+        """Any candidate."""
+        return random.choice(candidates)
 
 
 class RoundRobin(LeastLoaded):
@@ -40,10 +40,10 @@ class RoundRobin(LeastLoaded):
     def __init__(self) -> None:
         self._next = 0
 
-    def rank(self, request: RoutingRequest, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """All candidates, from the next one on."""
+    def choose(self, request: RoutingRequest, candidates: Sequence[Candidate], replicas: int = 0) -> Candidate:
+        """The next candidate."""
         self._next = (self._next + 1) % len(candidates)
-        return [*candidates[self._next :], *candidates[: self._next]]
+        return candidates[self._next]
 
 
 class PowerOfTwo(LeastLoaded):
@@ -55,12 +55,11 @@ class PowerOfTwo(LeastLoaded):
     def __init__(self, fleet: Fleet) -> None:
         self._queues = {replica.name: replica for replica in fleet.replicas}
 
-    def rank(self, request: RoutingRequest, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Two at random, the shorter queue first, then the rest."""
+    def choose(self, request: RoutingRequest, candidates: Sequence[Candidate], replicas: int = 0) -> Candidate:
+        """Of two at random the one with the shorter queue."""
         holders = [one for one in candidates if request.adapter and request.adapter in one.adapters] or candidates
         two = random.sample(holders, min(2, len(holders)))
-        two.sort(key=lambda one: self._queues[one.id].requests)
-        return [*two, *(one for one in candidates if one not in two)]
+        return min(two, key=lambda one: self._queues[one.id].requests)
 
 
 def policies() -> dict[str, Callable[[Fleet], Policy]]:

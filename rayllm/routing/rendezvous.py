@@ -6,6 +6,7 @@ Source: Thaler and Ravishankar, "Using name-based mappings to increase hit rates
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from heapq import nlargest
 from math import log
 
 from rayllm.routing.candidate import Candidate
@@ -13,14 +14,14 @@ from rayllm.routing.candidate import Candidate
 _WORD = 2**64 - 1
 
 
-def rank_by_hash(key: int, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates by weight for `key`, the owner first. Keys are spread in proportion to capacity."""
-    return sorted(candidates, key=lambda candidate: _weight(key, candidate), reverse=True)
-
-
 def owner_of(key: int, candidates: Sequence[Candidate]) -> Candidate:
-    """The candidate with the highest weight for `key`."""
-    return max(candidates, key=lambda candidate: _weight(key, candidate))
+    """The candidate with the highest weight for `key`. Keys are spread in proportion to capacity."""
+    return owners_of(key, candidates, 1)[0]
+
+
+def owners_of(key: int, candidates: Sequence[Candidate], most: int) -> list[Candidate]:
+    """The candidates with the highest weights for `key`."""
+    return nlargest(most, candidates, key=lambda candidate: _weight(key, candidate))
 
 
 @lru_cache(maxsize=4096)

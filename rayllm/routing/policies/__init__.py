@@ -1,4 +1,4 @@
-"""Routing policies: the order in which a router tries the replicas of a model.
+"""Routing policies: which replica of a model gets a request.
 
 Process: router.
 """
@@ -8,15 +8,18 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from rayllm.routing.candidate import Candidate, within_bound
-from rayllm.routing.rendezvous import hash_name, rank_by_hash
+from rayllm.routing.rendezvous import hash_name, owner_of
 from rayllm.routing.request import RoutingRequest
 
 
 class Policy(Protocol):
-    """Ranks replicas. Each model of a router has its own instance, which is called from one event loop."""
+    """Chooses replicas. Each model of a router has its own instance, which is called from one event loop."""
 
-    def rank(self, request: RoutingRequest, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """All candidates, the best first."""
+    def key(self, request: RoutingRequest, replicas: int) -> int:
+        """What requests have in common that are to meet in the same of many replicas; 0 for nothing."""
+
+    def choose(self, request: RoutingRequest, candidates: Sequence[Candidate], replicas: int = 0) -> Candidate:
+        """The best of one or more candidates, which are a shortlist of so many replicas; 0 if there are no others."""
 
     def reason(self, request: RoutingRequest, candidate: Candidate) -> str:
         """Why the candidate was chosen, for people; called before `on_sent`."""
@@ -29,10 +32,13 @@ class Policy(Protocol):
 
 
 class LeastLoaded(Policy):
-    """Ranks candidates by load, ties at random."""
+    """Chooses by load, between ties at random."""
 
-    def rank(self, request: RoutingRequest, candidates: Sequence[Candidate]) -> list[Candidate]:
-        return sorted(candidates, key=lambda candidate: (candidate.load, random.random()))
+    def key(self, request: RoutingRequest, replicas: int) -> int:
+        return 0
+
+    def choose(self, request: RoutingRequest, candidates: Sequence[Candidate], replicas: int = 0) -> Candidate:
+        return min(candidates, key=lambda candidate: (candidate.load, random.random()))
 
     def reason(self, request: RoutingRequest, candidate: Candidate) -> str:
         return "it is the least loaded"
@@ -41,11 +47,11 @@ class LeastLoaded(Policy):
 class SessionAffinity(LeastLoaded):
     """Sends a session's requests to one replica, by rendezvous hashing; others go to the least loaded."""
 
-    def rank(self, request: RoutingRequest, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """All candidates: those within their load bound in the session's order, then the rest by load."""
+    def key(self, request: RoutingRequest, replicas: int) -> int:
+        return hash_name(request.session) if request.session else 0
+
+    def choose(self, request: RoutingRequest, candidates: Sequence[Candidate], replicas: int = 0) -> Candidate:
+        """The first in the session's order that is within its load bound, as the least loaded always is."""
         if not request.session:
-            return super().rank(request, candidates)
-        available = within_bound(candidates, candidates, request.work)
-        available_ids = {one.id for one in available}
-        rest = [one for one in candidates if one.id not in available_ids]
-        return rank_by_hash(hash_name(request.session), available) + super().rank(request, rest)
+            return super().choose(request, candidates)
+        return owner_of(hash_name(request.session), within_bound(candidates, candidates, request.work))

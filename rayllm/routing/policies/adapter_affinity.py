@@ -2,14 +2,13 @@
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import compress
-from operator import not_
 
 from rayllm.routing.candidate import Candidate, within_bound
 from rayllm.routing.policies import Policy
 from rayllm.routing.popularity import Popularity
-from rayllm.routing.rendezvous import hash_name, rank_by_hash
+from rayllm.routing.rendezvous import hash_name, owners_of
 from rayllm.routing.request import RoutingRequest
+from rayllm.routing.shortlist import SHORTLIST
 
 # Requests for adapters during which a replica counts as loading the adapter it was sent, whatever it reports.
 _LOADING_WINDOW = 32
@@ -19,6 +18,8 @@ _HOT_SHARE = 0.25
 # Owners of an adapter, of which the less loaded loads it: a single owner would leave the load to chance, and a choice
 # among all replicas would move adapters around and evict others everywhere.
 _OWNERS = 2
+# Largest share of a shortlist's load up to which an adapter stays in one.
+_MAX_SHARE = 0.5
 
 
 class AdapterAffinity:
@@ -33,16 +34,21 @@ class AdapterAffinity:
         self._popularity = Popularity()
         self._loading: deque[tuple[str, str]] = deque(maxlen=_LOADING_WINDOW)
 
-    def rank(self, request: RoutingRequest, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """All candidates: first those with the adapter, unless it needs another replica, then those to load it."""
+    def key(self, request: RoutingRequest, replicas: int) -> int:
+        """The adapter, unless a shortlist cannot carry it."""
+        adapter = hash_name(request.adapter) if request.adapter else 0
+        fits = self._popularity.share(adapter) * replicas / SHORTLIST < _MAX_SHARE
+        return adapter if adapter and fits else self._policy.key(request, replicas)
+
+    def choose(self, request: RoutingRequest, candidates: Sequence[Candidate], replicas: int = 0) -> Candidate:
+        """One with the adapter, or one to load the adapter if there is none or another one is needed."""
         if not request.adapter:
-            return self._policy.rank(request, candidates)
-        has_adapter = [self._has_loaded(one, request.adapter) for one in candidates]
-        loaded = self._policy.rank(request, list(compress(candidates, has_adapter)))
-        others = _rank_loaders(request, list(compress(candidates, map(not_, has_adapter))))
-        if others and (not loaded or self._needs_replica(request, loaded, candidates)):
-            return [others[0], *loaded, *others[1:]]
-        return loaded + others
+            return self._policy.choose(request, candidates, replicas)
+        loaded = [one for one in candidates if self._has_loaded(one, request.adapter)]
+        others = [one for one in candidates if one not in loaded]
+        if others and (not loaded or self._needs_replica(request, loaded, candidates, replicas)):
+            return _loader(request, others)
+        return self._policy.choose(request, loaded, replicas)
 
     def reason(self, request: RoutingRequest, candidate: Candidate) -> str:
         """Whether the replica has the adapter; without an adapter, the other policy's reason."""
@@ -66,17 +72,13 @@ class AdapterAffinity:
         return adapter in candidate.adapters or (candidate.id, adapter) in self._loading
 
     def _needs_replica(
-        self, request: RoutingRequest, loaded: Sequence[Candidate], candidates: Sequence[Candidate]
+        self, request: RoutingRequest, loaded: Sequence[Candidate], candidates: Sequence[Candidate], replicas: int
     ) -> bool:
-        share = self._popularity.share(hash_name(request.adapter)) * len(candidates) / len(loaded)
+        share = self._popularity.share(hash_name(request.adapter)) * (replicas or len(candidates)) / len(loaded)
         return share > _HOT_SHARE and not within_bound(loaded, candidates, request.work)
 
 
-def _rank_loaders(request: RoutingRequest, others: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates to load the adapter: those with room for it first, of the first two owners the less loaded."""
-    ranked = sorted(rank_by_hash(hash_name(request.adapter), others), key=_is_full)
-    return sorted(ranked[:_OWNERS], key=lambda one: (_is_full(one), one.load)) + ranked[_OWNERS:]
-
-
-def _is_full(candidate: Candidate) -> bool:
-    return len(candidate.adapters) >= candidate.adapter_slots
+def _loader(request: RoutingRequest, others: Sequence[Candidate]) -> Candidate:
+    """The candidate to load the adapter: of those with room for it, if any, the less loaded of the first two owners."""
+    with_room = [one for one in others if len(one.adapters) < one.adapter_slots]
+    return min(owners_of(hash_name(request.adapter), with_room or others, _OWNERS), key=lambda one: one.load)

@@ -9,6 +9,7 @@ from rayllm.routing.candidate import Candidate, within_bound
 from rayllm.routing.popularity import Popularity
 from rayllm.routing.rendezvous import owner_of
 from rayllm.routing.request import RoutingRequest
+from rayllm.routing.shortlist import SHORTLIST
 
 # Load, in tokens, that a cached token outweighs once affinity has given way. The expected tokens of a request count
 # until its end, so most of that load does not delay a new request.
@@ -37,10 +38,14 @@ class PrefixAware:
         self._groups = Popularity()
         self._reuse = _INITIAL_REUSE
 
-    def rank(self, request: RoutingRequest, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """All candidates: preferred ones within their load bound, then by load less the value of cached tokens."""
+    def key(self, request: RoutingRequest, replicas: int) -> int:
+        """The group if a shortlist can carry it, or the conversation."""
+        return self._owner_key(request, replicas / SHORTLIST) if request.affinity_tokens else 0
+
+    def choose(self, request: RoutingRequest, candidates: Sequence[Candidate], replicas: int = 0) -> Candidate:
+        """A preferred one within its load bound, or the best by load less the value of cached tokens."""
         cached = self._index.cached_tokens(request, [one.id for one in candidates])
-        preferred_ids = self._preferred(request, candidates, cached)
+        preferred_ids = self._preferred(request, candidates, cached, replicas or len(candidates))
         preferred = [one for one in candidates if one.id in preferred_ids]
         available_ids = {one.id for one in within_bound(preferred, candidates, request.work)}
 
@@ -48,7 +53,7 @@ class PrefixAware:
             gain = _CACHED_TOKEN_VALUE * cached.get(one.id, 0) / max(1, one.capacity)
             return one.id not in available_ids, one.load - gain, random.random()
 
-        return sorted(candidates, key=cost)
+        return min(candidates, key=cost)
 
     def reason(self, request: RoutingRequest, candidate: Candidate) -> str:
         if cached := self._index.cached_tokens(request, [candidate.id]).get(candidate.id):
@@ -63,7 +68,7 @@ class PrefixAware:
         self._index.remove(candidate_id)
 
     def _preferred(
-        self, request: RoutingRequest, candidates: Sequence[Candidate], cached: Mapping[str, int]
+        self, request: RoutingRequest, candidates: Sequence[Candidate], cached: Mapping[str, int], replicas: int
     ) -> Collection[str]:
         """Cache hits; without any, the owner of the conversation's key."""
         if not request.affinity_tokens or len(candidates) < 2:
@@ -73,15 +78,15 @@ class PrefixAware:
             return hits
         if self._reuse < _MIN_REUSE:
             return ()
-        return {owner_of(self._owner_key(request, len(candidates)), candidates).id}
+        return {owner_of(self._owner_key(request, replicas), candidates).id}
 
     def _update_reuse(self, request: RoutingRequest, cached: Sequence[int]) -> None:
         reused = 1.0 if request.is_follow_up else (max(cached) - min(cached)) / request.prompt_tokens
         self._reuse += (reused - self._reuse) / _REUSE_WINDOW
 
-    def _owner_key(self, request: RoutingRequest, candidates: int) -> int:
-        """Key whose owner gets the conversation: the group's key if one replica can carry the whole group."""
-        if request.group_key and self._groups.share(request.group_key) * candidates < _MAX_GROUP_SHARE:
+    def _owner_key(self, request: RoutingRequest, owners: float) -> int:
+        """Key whose owner gets the conversation: the group's key if one of the owners can carry the whole group."""
+        if request.group_key and self._groups.share(request.group_key) * owners < _MAX_GROUP_SHARE:
             return request.group_key
         return request.affinity_key
 

@@ -15,6 +15,7 @@ from rayllm.core.priority import Priority
 from rayllm.routing import Candidate, Policy, RoutingRequest, create_policy
 from rayllm.routing.fair_queue import FairQueue, Ticket
 from rayllm.routing.service_rate import ServiceRate
+from rayllm.routing.shortlist import SHORTLIST, Shortlists
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate, subscribe
 from rayllm.serving.router.replicas.outlier_detection import is_outlier
 from rayllm.serving.router.replicas.replica import Replica
@@ -50,6 +51,8 @@ class ReplicaSet:
         self.configure(routing, queue_timeout_s)
         self.replicas: dict[str, Replica] = {}
         """By id."""
+        self._shortlists = Shortlists(())
+        self._running = 0
         self._waiting: FairQueue[_Waiting] = FairQueue()
         self._rate = ServiceRate()
         self.lost_twice = asyncio.Lock()
@@ -68,6 +71,7 @@ class ReplicaSet:
 
     def update(self, updates: list[ReplicaUpdate]) -> None:
         before, self.replicas = self.replicas, {}
+        known = set(before)
         for update in updates:
             if "address" not in update.metadata:
                 continue
@@ -77,6 +81,8 @@ class ReplicaSet:
             else:
                 replica.update(update)
             self.replicas[update.id] = replica
+        if self.replicas.keys() != known:
+            self._shortlists = Shortlists(self.replicas)
         for replica_id, replica in before.items():
             self._policy.on_removed(replica_id)
             # It finishes the requests it has.
@@ -127,6 +133,7 @@ class ReplicaSet:
             candidate = replica.candidate
             self._policy.on_sent(search.request, candidate)
             candidate.requests += 1
+            self._running += 1
             candidate.work += search.request.work
             replica.credit.on_sent(search.priority)
             search.is_suspect = bool(search.lost_with)
@@ -134,28 +141,42 @@ class ReplicaSet:
         return replica
 
     def _best(self, search: ReplicaSearch) -> Replica | None:
+        listed = self._shortlist(search)
+        candidates = listed or self._free(search)
+        if not candidates:
+            return None
+        chosen = self._policy.choose(search.request, candidates, len(self.replicas))
+        search.waits = not listed and all(self.replicas[one.id].credit.is_refused for one in candidates)
+        search.choice = self._reason(search.request, chosen, is_only=not listed and len(candidates) == 1)
+        return self.replicas[chosen.id]
+
+    def _shortlist(self, search: ReplicaSearch) -> list[Candidate]:
+        """Some with free slots, if there are many replicas: a choice among all would take milliseconds."""
+        if len(self.replicas) <= 2 * SHORTLIST:
+            return []
+        key = self._policy.key(search.request, len(self.replicas))
+        listed = [self.replicas[one] for one in self._shortlists.ids(key) if one not in search.tried]
+        return [one.candidate for one in listed if one.has_room]
+
+    def _free(self, search: ReplicaSearch) -> list[Candidate]:
+        """All with free slots, but those that have failed the request only if there are no others."""
         members = self.replicas.values()
         free = [replica for replica in members if replica.free_slots(Priority.BATCH) > 0]
         # A full replica preempts a request of a lower class.
         free = free or [replica for replica in members if replica.free_slots(search.priority) > 0]
         candidates = [replica.candidate for replica in free]
-        candidates = [candidate for candidate in candidates if candidate.id not in search.tried] or candidates
-        if not candidates:
-            return None
-        chosen = self._policy.rank(search.request, candidates)[0]
-        search.waits = all(self.replicas[candidate.id].credit.is_refused for candidate in candidates)
-        search.choice = self._reason(search.request, chosen, len(candidates))
-        return self.replicas[chosen.id]
+        return [candidate for candidate in candidates if candidate.id not in search.tried] or candidates
 
-    def _reason(self, request: RoutingRequest, chosen: Candidate, candidates: int) -> str:
+    def _reason(self, request: RoutingRequest, chosen: Candidate, is_only: bool) -> str:
         if len(self.replicas) == 1:
             return "it is the only replica"
-        return "only it has a free slot" if candidates == 1 else self._policy.reason(request, chosen)
+        return "only it has a free slot" if is_only else self._policy.reason(request, chosen)
 
     def _release(self, search: ReplicaSearch, replica: Replica, outcome: Outcome | None) -> None:
         """Count the request as in progress no more. Without an outcome, its client has left or an error was raised."""
         candidate, work = replica.candidate, search.request.work
         candidate.requests -= 1
+        self._running -= 1
         candidate.work -= work
         replica.suspects -= search.is_suspect
         if not candidate.requests and self.replicas.get(candidate.id) is not replica:
@@ -266,8 +287,8 @@ class ReplicaSet:
         self._note_load()
 
     def _note_load(self) -> None:
-        running = sum(replica.candidate.requests for replica in self.replicas.values())
-        self._rate.update(asyncio.get_running_loop().time(), self._has_open and len(self._waiting) > 0, running)
+        is_busy = len(self._waiting) > 0 and self._has_open
+        self._rate.update(asyncio.get_running_loop().time(), is_busy, self._running)
 
     @property
     def _has_open(self) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import random
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -656,3 +656,41 @@ async def test_a_request_waited_for_what_took_longest() -> None:
     found.update([replica_update("r", 1)])
     assert await asking == "a running replica"
     assert attempts == 2
+
+
+class Many:
+    """A hundred replicas, with the conversation that a request belongs to."""
+
+    def __init__(self) -> None:
+        self.found = replica_set(Queue(), *[2] * 100)
+        self.found.configure("session", 10)
+
+    async def ask(self, outcome: Outcome = Outcome.ANSWERED, tried: Sequence[str] = ()) -> tuple[str, bool]:
+        """The replica that gets the request, and whether the request may wait there."""
+        search = self.found.search(RoutingRequest(session="one"))
+        search.tried += tried
+        waits = []
+
+        async def send(_: Replica, found: ReplicaSearch) -> Outcome:
+            waits.append(found.waits)
+            return outcome
+
+        replica, _ = await self.found.attempt(search, send)
+        return replica.id, waits[0]
+
+
+async def test_of_many_replicas_a_session_has_one_and_then_its_neighbors() -> None:
+    many = Many()
+    first, _ = await many.ask()
+    assert [await many.ask() for _ in range(5)] == [(first, False)] * 5
+    second, _ = await many.ask(tried=[first])
+    assert second != first
+    assert await many.ask(tried=[first]) == (second, False)
+
+
+async def test_a_request_waits_at_no_replica_while_one_of_many_has_room() -> None:
+    many = Many()
+    for _ in range(100):
+        # Each refuses, for requests of other routers; the next is asked as long as there is one.
+        assert not (await many.ask(Outcome.FULL))[1]
+    assert len({replica.id for replica in many.found.replicas.values() if replica.credit.is_refused}) == 100
