@@ -109,7 +109,8 @@ def _upload(form: FormData, limit: int) -> tuple[BinaryIO, int, str, str, int | 
     if file.size > limit:
         raise _too_large(limit)
     name = (file.filename or "file").replace("\\", "/").rpartition("/")[2][:_MAX_NAME]
-    lifetime_s, (anchor, seconds) = None, (form.get(field) for field in _EXPIRES)
+    lifetime_s = None
+    anchor, seconds = (form.get(field) for field in _EXPIRES)
     if anchor is not None or seconds is not None:
         lifetime_s = Expiry.parse({"anchor": anchor, "seconds": seconds}, "expires_after[{}]").seconds
     return file.file, file.size, name, str(purpose), lifetime_s
