@@ -53,7 +53,12 @@ def install(extra: ExtraFile, source: BucketSource, progress: Progress) -> None:
     )
     try:
         for item in snapshot.items:
-            _copy(entry.files / item.path, Path(os.path.expandvars(_destination(extra, item))).expanduser())
+            # Atomically, through a temporary file beside the destination.
+            destination = Path(os.path.expandvars(_destination(extra, item))).expanduser()
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            temporary = destination.with_name(f".{destination.name}.{os.getpid()}")
+            shutil.copyfile(entry.files / item.path, temporary)
+            temporary.replace(destination)
     except OSError as error:
         key = f"extra_files: {extra.destination_path}"
         raise SourceError(f"{key} cannot be written on this node: {error.strerror}.") from None
@@ -80,11 +85,3 @@ def _destination(extra: ExtraFile, item: Item) -> str:
     if is_single_file and not extra.destination_path.endswith("/"):
         return extra.destination_path
     return f"{extra.destination_path.rstrip('/')}/{item.path}"
-
-
-def _copy(file: Path, destination: Path) -> None:
-    """Copy atomically, through a temporary file beside the destination."""
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    temporary = destination.with_name(f".{destination.name}.{os.getpid()}")
-    shutil.copyfile(file, temporary)
-    temporary.replace(destination)

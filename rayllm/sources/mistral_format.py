@@ -63,9 +63,12 @@ def as_config(params: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str,
     if not text.get("max_position_embeddings"):
         own = _section(config, "text_config") or config
         text["max_position_embeddings"] = own.get("max_position_embeddings") or _CONTEXT
-    text |= _family(params) | _positions(params) | _windows(params)
-    quantization = _quantization(params)
-    return {**config, **_with_encoder(text, params), **quantization}
+    yarn, quantization = _section(params, "yarn"), _section(params, "quantization")
+    positions = {"rope_parameters": {**yarn, "rope_type": "yarn"}} if yarn else {}
+    text |= _family(params) | positions | _windows(params)
+    is_fp8 = str(quantization.get("qformat_weight", "")).startswith("fp8")
+    quantized = {"quantization_config": {"quant_method": "fp8"} if is_fp8 else quantization} if quantization else {}
+    return {**config, **_with_encoder(text, params), **quantized}
 
 
 def _family(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,11 +84,6 @@ def _family(params: Mapping[str, Any]) -> dict[str, Any]:
     return {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
 
 
-def _positions(params: Mapping[str, Any]) -> dict[str, Any]:
-    yarn = _section(params, "yarn")
-    return {"rope_parameters": {**yarn, "rope_type": "yarn"}} if yarn else {}
-
-
 def _windows(params: Mapping[str, Any]) -> dict[str, Any]:
     """Sliding windows from a pattern of layers, in which null is a layer without a window."""
     windows = params.get("sliding_window")
@@ -94,14 +92,6 @@ def _windows(params: Mapping[str, Any]) -> dict[str, Any]:
     pattern = ["sliding_attention" if window else "full_attention" for window in windows]
     repeats = int(params.get("n_layers") or 0) // len(pattern)
     return {"sliding_window": next(filter(None, windows), None), "layer_types": pattern * repeats}
-
-
-def _quantization(params: Mapping[str, Any]) -> dict[str, Any]:
-    quantization = _section(params, "quantization")
-    if not quantization:
-        return {}
-    is_fp8 = str(quantization.get("qformat_weight", "")).startswith("fp8")
-    return {"quantization_config": {"quant_method": "fp8"} if is_fp8 else quantization}
 
 
 def _with_encoder(text: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:

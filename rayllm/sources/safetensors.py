@@ -97,16 +97,12 @@ def _read_entries(read: Callable[[int, int], bytes], size: int) -> tuple[dict[st
 
 def _tensors(entries: dict[str, Any]) -> dict[str, Tensor]:
     try:
-        return {name: _tensor(entry) for name, entry in entries.items()}
-    except (ValueError, KeyError, TypeError):
+        tensors = {name: Tensor(str(entry["dtype"]), tuple(entry["shape"])) for name, entry in entries.items()}
+    except (KeyError, TypeError):
         raise ValueError("its header is broken") from None
-
-
-def _tensor(entry: Any) -> Tensor:
-    shape = tuple(entry["shape"])
-    if not all(type(size) is int and size >= 0 for size in shape):
-        raise ValueError("shape")
-    return Tensor(str(entry["dtype"]), shape)
+    if not all(type(size) is int and size >= 0 for tensor in tensors.values() for size in tensor.shape):
+        raise ValueError("its header is broken")
+    return tensors
 
 
 def _data_end(entry: Any, tensor: Tensor) -> int:

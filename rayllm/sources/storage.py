@@ -157,7 +157,12 @@ def _write_file(path: Path, source: BinaryIO, mode: int) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _fsync(path.parent)
+    # Makes the rename durable.
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _write_object(files: FileSystem, path: str, source: BinaryIO) -> None:
@@ -169,12 +174,3 @@ def _write_object(files: FileSystem, path: str, source: BinaryIO) -> None:
         with suppress(OSError):
             files.delete_file(path)
         raise
-
-
-def _fsync(folder: Path) -> None:
-    """Make a rename in the folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -32,9 +32,12 @@ def request_credentials(config: AwsCredentials) -> tuple[dict[str, str], float]:
         SourceError: the broker refused, or its response holds no credentials.
         UnreachableError: the broker did not respond.
     """
-    request = urllib.request.Request(
-        config.create_aws_credentials_url, data=b"", method="POST", headers=_auth_headers(config)
-    )
+    headers = {}
+    if name := config.auth_token_env_variable:
+        if not os.environ.get(name):
+            raise SourceError(f"s3_aws_credentials: the environment variable `{name}` is not set on this node.")
+        headers["authorization"] = f"Bearer {os.environ[name]}"
+    request = urllib.request.Request(config.create_aws_credentials_url, data=b"", method="POST", headers=headers)
     # For messages: without user info and query, which may be secret.
     parts = urlsplit(config.create_aws_credentials_url)
     url = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
@@ -52,15 +55,6 @@ def request_credentials(config: AwsCredentials) -> tuple[dict[str, str], float]:
     except ValueError:
         payload = None
     return _client_arguments(payload, url), _expiry(payload)
-
-
-def _auth_headers(config: AwsCredentials) -> dict[str, str]:
-    name = config.auth_token_env_variable
-    if not name:
-        return {}
-    if not os.environ.get(name):
-        raise SourceError(f"s3_aws_credentials: the environment variable `{name}` is not set on this node.")
-    return {"authorization": f"Bearer {os.environ[name]}"}
 
 
 def _client_arguments(payload: Any, url: str) -> dict[str, str]:

@@ -61,7 +61,10 @@ class S3Bucket(Bucket):
     def locate(self, key: str, version: str) -> Location:
         """Get a presigned URL, to be requested with `If-Match`, and the checksum that S3 keeps."""
         try:
-            self._refresh_credentials()
+            with self._lock:
+                # The broker's credentials are about to expire.
+                if time.time() > self._expires_at - 60:
+                    self._connect()
             head = self._client.head_object(Bucket=self._name, Key=key, ChecksumMode="ENABLED")
             url = self._regional_client().generate_presigned_url(
                 "get_object", Params={"Bucket": self._name, "Key": key}, ExpiresIn=_URL_EXPIRES_S
@@ -123,12 +126,6 @@ class S3Bucket(Bucket):
             self._client.meta.events.register("before-endpoint-resolution.s3", self._avoid_global_host)
         except (BotoCoreError, ValueError) as error:
             raise SourceError(f"{self.uri()} cannot be reached as configured: {error}") from None
-
-    def _refresh_credentials(self) -> None:
-        """Request new credentials from the broker if the current credentials are about to expire."""
-        with self._lock:
-            if time.time() > self._expires_at - 60:
-                self._connect()
 
     def _record_region(self, request: Any, **_: Any) -> None:
         if region := request.context.get("signing", {}).get("region"):

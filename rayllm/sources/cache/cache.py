@@ -124,7 +124,7 @@ class Cache:
         staging = folder / f"{selection}{_PART}"
         with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
-        with locks.exclusive(_download_lock(staging), _wait_log(snapshot.uri, options.deadline_s)):
+        with locks.exclusive(staging.with_suffix(".lock"), _wait_log(snapshot.uri, options.deadline_s)):
             if entry := self.acquire(snapshot.uri, snapshot.id):
                 return entry
             try:
@@ -192,7 +192,7 @@ class Cache:
             shutil.rmtree(trash, ignore_errors=True)
         for other in self._root.glob(f"*/*{_PART}"):
             if other != staging:
-                with locks.try_exclusive(_download_lock(other)) as is_abandoned:
+                with locks.try_exclusive(other.with_suffix(".lock")) as is_abandoned:
                     if is_abandoned:
                         shutil.rmtree(other, ignore_errors=True)
 
@@ -266,10 +266,6 @@ def _remove_stale_files(folder: Path, paths: set[str]) -> None:
             path.unlink()
         elif path.is_dir() and not any(path.iterdir()):
             path.rmdir()
-
-
-def _download_lock(staging: Path) -> Path:
-    return staging.with_suffix(".lock")
 
 
 def _disk_usage(folder: Path) -> int:

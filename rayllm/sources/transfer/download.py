@@ -127,24 +127,23 @@ class _Download:
         self._verify(file)
 
     def _fetch_part(self, file: _File, start: int) -> None:
-        with _opened(file.path) as descriptor:
-            self._write_part(file, start, descriptor)
-        self._journal.add_part(file.item, start)
-
-    def _write_part(self, file: _File, start: int, descriptor: int) -> None:
         def write(chunk: bytes, offset: int) -> None:
             self._check_stopped()
-            _write(descriptor, chunk, offset)
+            written = os.pwrite(descriptor, chunk, offset)
+            while written < len(chunk):
+                written += os.pwrite(descriptor, chunk[written:], offset + written)
             self._progress.advance(len(chunk))
 
         end = start + _part_length(file.item, start)
-        location = self._locate(file, refresh=False)
-        if location.url.startswith(SCHEME):
-            # The URL of a local file has no version, so the file is checked before and after each part.
-            write(read_range(self._store.locate(file.item), start, end), start)
-            self._store.locate(file.item)
-        else:
-            self._client.fetch(lambda refresh: self._locate(file, refresh), file.item, start, end, write)
+        with _opened(file.path) as descriptor:
+            location = self._locate(file, refresh=False)
+            if location.url.startswith(SCHEME):
+                # The URL of a local file has no version, so the file is checked before and after each part.
+                write(read_range(self._store.locate(file.item), start, end), start)
+                self._store.locate(file.item)
+            else:
+                self._client.fetch(lambda refresh: self._locate(file, refresh), file.item, start, end, write)
+        self._journal.add_part(file.item, start)
 
     def _check_stopped(self) -> None:
         """Raise if another part has failed or the deadline has passed."""
@@ -203,9 +202,3 @@ def _opened(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _write(descriptor: int, chunk: bytes, offset: int) -> None:
-    written = os.pwrite(descriptor, chunk, offset)
-    while written < len(chunk):
-        written += os.pwrite(descriptor, chunk[written:], offset + written)

@@ -120,23 +120,20 @@ class RangeClient:
             raise
 
     def _pool(self, location: Location) -> urllib3.PoolManager:
-        """The connection pool for the location's host and certificates."""
+        """The connection pool for the location's host and certificates, through the environment's proxy for it."""
         parts = urlsplit(location.url)
         key = f"{parts.scheme}://{parts.netloc}", location.ca_bundle
         with self._lock:
             if key not in self._pools:
-                self._pools[key] = _open_pool(parts.scheme, parts.hostname or "", key[1], self._options.threads)
+                bypasses = urllib.request.proxy_bypass(parts.hostname or "")
+                proxy = "" if bypasses else urllib.request.getproxies().get(parts.scheme, "")
+                options: dict[str, Any] = {"maxsize": self._options.threads}
+                # Loading certificates takes longer than a small download, so plain HTTP does without.
+                if "https" in (parts.scheme, urlsplit(proxy).scheme):
+                    options["ssl_context"] = _ssl_context(location.ca_bundle)
+                pool = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
+                self._pools[key] = pool
             return self._pools[key]
-
-
-def _open_pool(scheme: str, host: str, ca_bundle: str | None, connections: int) -> urllib3.PoolManager:
-    """Open a pool, through the proxy that the environment sets for the host."""
-    proxy = "" if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(scheme, "")
-    options: dict[str, Any] = {"maxsize": connections}
-    # Loading certificates takes longer than a small download, so plain HTTP does without.
-    if "https" in (scheme, urlsplit(proxy).scheme):
-        options["ssl_context"] = _ssl_context(ca_bundle)
-    return urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
 
 
 def _raise_for_status(response: urllib3.BaseHTTPResponse, item: Item, start: int) -> None:
