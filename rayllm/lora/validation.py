@@ -142,17 +142,13 @@ def _check_tensors(tensors: dict[str, Tensor], max_rank: int) -> None:
     if not modules:
         raise ValueError(f"{WEIGHTS} holds no LoRA weights")
     for module, sides in modules.items():
-        _check_module(module, sides, max_rank)
-
-
-def _check_module(module: str, sides: dict[str, Tensor], max_rank: int) -> None:
-    if sides.keys() != {"A", "B"} or any(len(side.shape) != 2 for side in sides.values()):
-        raise ValueError(f"{WEIGHTS}: `{module}` lacks lora_A or lora_B, or they are not matrices")
-    rank = sides["A"].shape[0]
-    if sides["B"].shape[1] != rank:
-        raise ValueError(f"{WEIGHTS}: lora_A and lora_B of `{module}` differ in rank")
-    if not holds_all_experts(module):
-        _check_rank(rank, f"{WEIGHTS}: `{module}`", max_rank)
+        if sides.keys() != {"A", "B"} or any(len(side.shape) != 2 for side in sides.values()):
+            raise ValueError(f"{WEIGHTS}: `{module}` lacks lora_A or lora_B, or they are not matrices")
+        rank = sides["A"].shape[0]
+        if sides["B"].shape[1] != rank:
+            raise ValueError(f"{WEIGHTS}: lora_A and lora_B of `{module}` differ in rank")
+        if not holds_all_experts(module):
+            _check_rank(rank, f"{WEIGHTS}: `{module}`", max_rank)
 
 
 def holds_all_experts(module: str) -> bool:
