@@ -35,7 +35,9 @@ def parse(template: str, known: Collection[str], hints: Mapping[str, str] | None
     for match in _TOKEN.finditer(template):
         token = match.group()
         if token in ("{{", "}}") or token[0] not in "{}":
-            _append_text(pieces, token[0] if token in ("{{", "}}") else token)
+            text = token[0] if token in ("{{", "}}") else token
+            before = pieces.pop() if pieces and isinstance(pieces[-1], str) else ""
+            pieces.append(f"{before}{text}")
         elif token in ("{", "}"):
             faults.append(f"{_stray(template, match.start())} is stray; {_LITERAL_BRACES}")
         elif (name := token[1:-1]) in known:
@@ -44,13 +46,6 @@ def parse(template: str, known: Collection[str], hints: Mapping[str, str] | None
             reason = (hints or {}).get(name) or f"is no placeholder here, {_listed(known)}"
             faults.append(f"`{_shown(token)}` {reason}; {_LITERAL_BRACES}")
     return Parsed(tuple(pieces), tuple(faults))
-
-
-def _append_text(pieces: list[str | Placeholder], text: str) -> None:
-    if pieces and isinstance(pieces[-1], str):
-        pieces[-1] += text
-    else:
-        pieces.append(text)
 
 
 def _listed(known: Collection[str]) -> str:
