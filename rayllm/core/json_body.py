@@ -98,7 +98,8 @@ def _check_bounds(raw: bytes) -> None:
     if containers <= MAX_DEPTH and len(raw) <= MAX_PLAIN_BYTES and raw.count(b",") < MAX_VALUES - MAX_DEPTH:
         return
     outside = _without_strings(raw)
-    if _nests_too_deep(outside):
+    brackets = outside.translate(None, _NOT_BRACKETS)[: 2 * MAX_CONTAINERS]
+    if any(level > MAX_DEPTH for level in accumulate(1 if bracket in b"[{" else -1 for bracket in brackets)):
         raise RequestError(f"The request is nested deeper than {MAX_DEPTH} levels.")
     containers = outside.count(b"[") + outside.count(b"{")
     if containers > MAX_CONTAINERS:
@@ -107,11 +108,6 @@ def _check_bounds(raw: bytes) -> None:
         raise _too_many_values()
     if len(outside.translate(None, _WHITE_SPACE)) > MAX_PLAIN_BYTES:
         raise RequestError(f"The request has more than {MAX_PLAIN_BYTES} bytes of numbers and punctuation.")
-
-
-def _nests_too_deep(outside: bytes) -> bool:
-    brackets = outside.translate(None, _NOT_BRACKETS)[: 2 * MAX_CONTAINERS]
-    return any(level > MAX_DEPTH for level in accumulate(1 if bracket in b"[{" else -1 for bracket in brackets))
 
 
 def _without_strings(raw: bytes) -> bytes:
