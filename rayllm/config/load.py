@@ -201,6 +201,5 @@ def _files(text: str, key: str, folders: tuple[Path, ...]) -> list[Path]:
 
 
 def _kind(value: Any) -> str:
-    return {list: "a list", dict: "a mapping", str: "text", type(None): "nothing"}.get(
-        type(value), type(value).__name__
-    )
+    names = {list: "a list", dict: "a mapping", str: "text", type(None): "nothing"}
+    return names.get(type(value), type(value).__name__)

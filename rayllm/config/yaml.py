@@ -40,7 +40,9 @@ def parse_yaml(text: str, name: str, many: bool = False) -> Any:
     except _DuplicateKeyError as error:
         raise ConfigError(f"{name}: {error}.") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: not valid YAML: {_in_one_line(error)}.") from None
+        mark, problem = getattr(error, "problem_mark", None), str(getattr(error, "problem", None) or error)
+        fault = f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else " ".join(problem.split())
+        raise ConfigError(f"{name}: not valid YAML: {fault}.") from None
 
 
 def read_yaml(path: Path, many: bool = False) -> Any:
@@ -52,12 +54,6 @@ def read_yaml(path: Path, many: bool = False) -> Any:
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: is not UTF-8 text.") from None
     return parse_yaml(text, str(path), many)
-
-
-def _in_one_line(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error)
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else " ".join(str(problem).split())
 
 
 def dump_yaml(value: Any, literal: bool = False) -> str:
