@@ -151,7 +151,13 @@ def _compilation(model: ModelConfig, weights: Path) -> dict[str, Any]:
 
 
 def _is_compiled(model: ModelConfig, weights: Path) -> bool:
-    """Whether compilation pays for a model, and this machine can compile. vLLM compiles no model with adapters."""
+    """Whether compilation pays for a model, and this machine can compile. vLLM compiles no model with adapters.
+
+    Requests wake a model at zero, and are not to wait for a compiler.
+    """
+    scaling = model.deployment_config.autoscaling_config
+    if scaling and not scaling.min_replicas:
+        return False
     config = _read_config(weights)
     if config.get("model_type") not in _COMPILED or not 0 < _bytes(weights) <= TINY_BYTES:
         return False

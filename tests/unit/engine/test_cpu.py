@@ -193,7 +193,13 @@ def test_a_tiny_model_is_compiled() -> None:
 
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
-    "fields", [{"lora_config": {"lora_modules": []}}, {"task": "embed"}, {"engine": {"speculative_config": {}}}]
+    "fields",
+    [
+        {"lora_config": {"lora_modules": []}},
+        {"task": "embed"},
+        {"engine": {"speculative_config": {}}},
+        {"deployment_config": {"autoscaling_config": {"min_replicas": 0, "max_replicas": 1}}},
+    ],
 )
 def test_special_models_are_not_compiled(fields: dict[str, Any]) -> None:
     assert with_cpu_defaults(model_of(**fields), DEMO).engine_kwargs["enforce_eager"] is True
