@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+from functools import cached_property
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -209,6 +210,12 @@ class AppConfig(Frozen):
     """The models, with unique ids."""
     router: RouterConfig = RouterConfig()
     """The router."""
+
+    @cached_property
+    def at_zero(self) -> frozenset[str]:
+        """Ids of the models that may have no replica."""
+        scaling = {model.model_id: model.deployment_config.autoscaling_config for model in self.models}
+        return frozenset(name for name, each in scaling.items() if each and each.min_replicas == 0)
 
     @field_validator("models")
     @classmethod

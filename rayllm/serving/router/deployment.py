@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import os
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,7 +28,7 @@ from rayllm.access.usage_upload import UsageUpload, keep_uploading
 from rayllm.config import AppConfig, RouterConfig
 from rayllm.core.asgi import call
 from rayllm.core.error_shapes import error_body
-from rayllm.core.errors import RayLLMError
+from rayllm.core.errors import RayLLMError, UnavailableError
 from rayllm.core.exposition import Renderer
 from rayllm.core.logs import log_folder, set_up_logging
 from rayllm.core.priority import Priority
@@ -50,6 +51,7 @@ from rayllm.serving.router.readiness import Readiness, deployments_of
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.quarantine import Quarantine
 from rayllm.serving.router.replicas.replica_set import ReplicaSet, open_replica_set
+from rayllm.serving.router.replicas.serve_queue import ServeQueue
 from rayllm.serving.router.services import RouterServices
 from rayllm.serving.router.telemetry.metrics import RouterMetrics
 from rayllm.serving.router.telemetry.metrics_page import metrics_page
@@ -142,12 +144,12 @@ class Router:
         )
         dispatcher = Dispatcher(replica_sets)
         admin_keys = AdminKeys(user_config["admin_digests"], bytes.fromhex(user_config["admin_salt"]))
-        readiness = Readiness(config, names, dispatcher.has_replicas, partial(deployments_of, self._name))
+        self._readiness = Readiness(config, names, dispatcher.has_replicas, partial(deployments_of, self._name))
         self._current.app = RouterApplication(
             config,
             services,
             dispatcher,
-            readiness,
+            self._readiness,
             {model_id: self._handles[name] for model_id, name in names.items()},
             admin_keys,
             [*batch_routes, *self._administration_routes(admin_keys, config.router.usage is not None)],
@@ -239,6 +241,7 @@ class Router:
 
     async def _export_load(self) -> None:
         """Set the gauges again and again: Ray's exporter drops gauges that are not set."""
+        await self._connect_running()
         while True:
             self._metrics.update_load()
             await asyncio.sleep(_EXPORT_PERIOD_S)
@@ -275,11 +278,32 @@ class Router:
         # Reused, with the requests queued in it.
         replica_set = self._replica_sets.get(deployment)
         if replica_set is None:
+            queue = ServeQueue(self._handles[deployment], partial(self._woke, deployment))
             replica_set = self._replica_sets[deployment] = open_replica_set(
-                self._name, deployment, model_id, self._handles[deployment], config.router
+                self._name, deployment, model_id, queue, config.router
             )
         replica_set.configure(config.router.routing_of(model_id), config.router.queue_timeout_s)
+        if model_id not in config.at_zero:
+            replica_set.queue.connect()
         return replica_set
+
+    async def _connect_running(self) -> None:
+        """Connect to the models at zero that run already. Serve's answer takes a second with a thousand models."""
+        waiting = {name: each.queue for name, each in self._replica_sets.items() if not each.queue.is_connected}
+        with suppress(UnavailableError):
+            running = (await self._readiness.deployments()).running if waiting else ()
+            for name in waiting.keys() & running:
+                waiting[name].connect()
+
+    def _woke(self, deployment: str) -> None:
+        """Have all routers connect to a model at zero that has a request in this one."""
+        in_background(self._ask_routers("connect", deployment))
+
+    async def connect(self, deployment: str) -> list[None]:
+        """Learn of the replicas of a model from now on: a request at another router wakes it."""
+        if replica_set := self._replica_sets.get(deployment):
+            replica_set.queue.connect()
+        return []
 
     async def _is_deleted(self) -> bool:
         """Whether the application has been deleted, so that no other router will follow."""

@@ -24,10 +24,11 @@ _REST_S = 2.0
 
 
 class Deployments(NamedTuple):
-    """Ray Serve's status of each deployment, in lower case, and how far a starting replica of each model is."""
+    """Ray Serve's status of each deployment in lower case, each model's starting replica, and what has replicas."""
 
     statuses: Mapping[str, str]
     starts: Mapping[str, Start]
+    running: frozenset[str] = frozenset()
 
 
 def deployments_of(app_name: str) -> Deployments:
@@ -35,7 +36,8 @@ def deployments_of(app_name: str) -> Deployments:
     application = serve.status().applications.get(app_name)
     deployments: Mapping[str, Any] = application.deployments if application else {}
     statuses = {name: str(getattr(one.status, "value", one.status)).lower() for name, one in deployments.items()}
-    return Deployments(statuses, starts_of(app_name))
+    running = frozenset(name for name, one in deployments.items() if one.replica_states.get("RUNNING"))
+    return Deployments(statuses, starts_of(app_name), running)
 
 
 @dataclass(eq=False)
@@ -58,11 +60,6 @@ class Readiness:
     max_age_s: float = 1.0
 
     def __post_init__(self) -> None:
-        self._scale_to_zero = {
-            model.model_id
-            for model in self.config.models
-            if (scaling := model.deployment_config.autoscaling_config) and scaling.min_replicas == 0
-        }
         self._deployments: Deployments | None = None
         self._good_until = float("-inf")
         self._asking: asyncio.Task[None] | None = None
@@ -75,18 +72,18 @@ class Readiness:
         """
         if self.is_running(model_id):
             return "running"
-        deployments = await self._current()
+        deployments = await self.deployments()
         if start := deployments.starts.get(model_id):
             return start.phase
         if self._is_asleep(model_id, deployments):
-            return "scaled to zero"
+            return "running" if self.names[model_id] in deployments.running else "scaled to zero"
         return "waiting" if self.names[model_id] in deployments.statuses else "not deployed"
 
     async def not_ready_reason(self, model_id: str) -> str | None:
         """Why the model cannot answer; None if the model can, or will scale from zero. Raises as `phase`."""
         if self.is_running(model_id):
             return None
-        deployments = await self._current()
+        deployments = await self.deployments()
         status = deployments.statuses.get(self.names[model_id])
         if status is None:
             return "it is not deployed"
@@ -97,9 +94,10 @@ class Readiness:
 
     def _is_asleep(self, model_id: str, deployments: Deployments) -> bool:
         status = deployments.statuses.get(self.names[model_id])
-        return model_id in self._scale_to_zero and status in ("healthy", "upscaling", "downscaling")
+        return model_id in self.config.at_zero and status in ("healthy", "upscaling", "downscaling")
 
-    async def _current(self) -> Deployments:
+    async def deployments(self) -> Deployments:
+        """The deployments as of the last second. Raises UnavailableError if Ray Serve's controller does not answer."""
         if time.monotonic() >= self._good_until:
             if self._asking is None or self._asking.done():
                 self._asking = in_background(self._refresh())

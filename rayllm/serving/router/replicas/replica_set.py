@@ -4,10 +4,8 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 import ray
-from ray.serve.handle import DeploymentHandle
 
 from rayllm.config import RouterConfig
 from rayllm.core.errors import UnavailableError
@@ -44,7 +42,7 @@ class ReplicaSet:
 
     def __init__(self, model_id: str, queue: ServeQueue, node_id: str, routing: str, queue_timeout_s: float) -> None:
         self._model_id = model_id
-        self._queue = queue
+        self.queue = queue
         self._node_id = node_id
         self._routing = ""
         self._policy: Policy
@@ -89,8 +87,8 @@ class ReplicaSet:
             if not replica.candidate.requests:
                 replica.close()
         if not updates:
-            self._queue.rest()
-        if not self._queue.is_available:
+            self.queue.rest()
+        if not self.queue.is_available:
             # There will be no replica.
             for ticket in self._waiting.clear():
                 _fail(ticket.value, self._unavailable())
@@ -200,7 +198,7 @@ class ReplicaSet:
         """Queue for a replica. A request that was queued before goes to the head of the queue."""
         if search.is_new:
             self._check_queue(search)
-        elif not self._queue.is_available:
+        elif not self.queue.is_available:
             raise self._unavailable()
         reason = self._reason_to_wait(search)
         loop = asyncio.get_running_loop()
@@ -209,7 +207,7 @@ class ReplicaSet:
         ticket = Ticket(waiting, search.priority, search.tenant, search.request.work)
         self._waiting.push(ticket, at_head=not search.is_new)
         search.is_new = False
-        self._queue.enter()
+        self.queue.enter()
         self._wake()
         try:
             async with asyncio.timeout_at(search.deadline):
@@ -229,7 +227,7 @@ class ReplicaSet:
             search.queued_s[reason] += loop.time() - queued_at
             self._waiting.remove(ticket)
             self._note_load()
-            self._queue.leave()
+            self.queue.leave()
 
     def _reason_to_wait(self, search: ReplicaSearch) -> str:
         if not self._has_open:
@@ -243,12 +241,12 @@ class ReplicaSet:
 
     def _check_queue(self, search: ReplicaSearch) -> None:
         """Refuse, with an UnavailableError, a new request that would come too late, or has no place in the queue."""
-        if not self._queue.is_available:
+        if not self.queue.is_available:
             raise self._unavailable()
         patience_s = _PATIENCE * (search.deadline - asyncio.get_running_loop().time())
         if self._wait_s(search) > patience_s:
             raise self._overloaded(search, patience_s)
-        limit = self._queue.limit
+        limit = self.queue.limit
         if 0 <= limit <= len(self._waiting):
             displaced = self._waiting.to_displace(search.priority, search.tenant, search.request.work)
             if displaced is None:
@@ -320,13 +318,11 @@ def _fail(waiting: _Waiting, error: UnavailableError) -> None:
         waiting.replica.set_exception(error)
 
 
-def open_replica_set(
-    app: str, deployment: str, model_id: str, handle: DeploymentHandle[Any], config: RouterConfig
-) -> ReplicaSet:
-    """The replicas of a deployment, kept up to date for the lifetime of this process."""
+def open_replica_set(app: str, deployment: str, model_id: str, queue: ServeQueue, config: RouterConfig) -> ReplicaSet:
+    """The replicas of a deployment, kept up to date for the lifetime of this process once the queue is connected."""
     loop = asyncio.get_running_loop()
     node_id = ray.get_runtime_context().get_node_id()
-    replica_set = ReplicaSet(model_id, ServeQueue(handle), node_id, config.routing_of(model_id), config.queue_timeout_s)
+    replica_set = ReplicaSet(model_id, queue, node_id, config.routing_of(model_id), config.queue_timeout_s)
 
     def publish(updates: list[ReplicaUpdate]) -> None:
         loop.call_soon_threadsafe(replica_set.update, updates)

@@ -92,3 +92,10 @@ async def test_a_controller_that_comes_back_is_heard(monkeypatch: pytest.MonkeyP
         await found.not_ready_reason("a")
     controller.is_away = False
     assert await found.not_ready_reason("a") == "it has no running replica (updating)"
+
+
+async def test_a_model_at_zero_that_another_router_has_woken_is_running() -> None:
+    controller = Controller({})
+    controller.answer = Deployments({"A": "healthy", "B": "healthy"}, {}, frozenset({"A"}))
+    states = deployment_states(controller, min_replicas=0)
+    assert [await states.phase(name) for name in ("a", "b")] == ["running", "scaled to zero"]

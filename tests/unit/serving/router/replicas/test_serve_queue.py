@@ -33,14 +33,22 @@ class Serve:
         self.metrics = RouterMetricsManager(
             DeploymentID("m", "app"), "handle", "actor", source, controller, counter, *gauges, loop
         )
-        scaling = {"min_replicas": 0, "max_replicas": 1, "metrics_interval_s": PERIOD_S}
-        self.metrics.update_deployment_config(DeploymentConfig(autoscaling_config=scaling), 0)
         self.replicas: dict[str, Any] = {}
         router = SimpleNamespace(
             _metrics_manager=self.metrics, request_router=SimpleNamespace(curr_replicas=self.replicas)
         )
+        router._deployment_available = True
         outer = SimpleNamespace(_asyncio_router=router, _asyncio_loop=loop)
-        self.queue = ServeQueue(SimpleNamespace(_init_router=lambda: outer))  # type: ignore[arg-type]
+        self.woken: list[None] = []
+        made: Any = SimpleNamespace(_init_router=lambda: outer)
+        self.queue = ServeQueue(made, lambda: self.woken.append(None))
+
+    def configure(self) -> None:
+        """Tell the handle of its deployment, as Serve does once it is connected."""
+        scaling = {"min_replicas": 0, "max_replicas": 1, "metrics_interval_s": PERIOD_S}
+        self.metrics.update_deployment_config(
+            DeploymentConfig(autoscaling_config=scaling, max_queued_requests=3), len(self.replicas)
+        )
 
     def remote(self, payload: bytes) -> None:
         """Take a report."""
@@ -62,13 +70,39 @@ class Serve:
 @pytest.fixture
 async def handle(monkeypatch: pytest.MonkeyPatch) -> Serve:
     monkeypatch.setattr(serve_queue, "SETTLE_S", 0.0)
-    return Serve()
+    made = Serve()
+    made.queue.connect()
+    made.configure()
+    return made
 
 
 async def settle() -> None:
     """Let calls and timers that are due run."""
     for _ in range(5):
         await asyncio.sleep(0)
+
+
+async def test_a_handle_is_connected_by_the_first_request_which_is_reported_at_once() -> None:
+    handle = Serve()
+    handle.queue.rest()
+    assert not handle.queue.is_connected
+    assert (handle.queue.limit, handle.queue.is_available) == (-1, True)
+    handle.queue.enter()
+    await settle()
+    assert handle.queue.is_connected
+    handle.configure()
+    assert handle.queued == [1]
+    handle.queue.enter()
+    handle.queue.leave()
+    assert len(handle.woken) == 1
+    assert handle.queue.limit == 3
+    handle.queue.leave()
+
+
+async def test_a_model_that_another_router_has_woken_wakes_nobody(handle: Serve) -> None:
+    handle.queue.enter()
+    handle.queue.leave()
+    assert not handle.woken
 
 
 async def test_nothing_is_reported_of_a_model_at_zero_until_a_request_enters(handle: Serve) -> None:
