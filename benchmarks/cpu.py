@@ -1,12 +1,16 @@
-"""A model of 0.5 billion parameters on this machine's CPU: RayLLM without a file, `vllm serve` and llama.cpp's server.
+"""A small and a tiny model on this machine's CPU: RayLLM without a file, `vllm serve` and llama.cpp's server.
 
-Each server has its defaults, and the machine to itself: an idle vLLM takes CPU from the others. The model has
-Qwen2.5-0.5B's shape, random weights in bfloat16 and the demo's tokenizer. llama.cpp takes part if `llama-server` is on
-PATH, with the same weights in bfloat16 and in Q4_0; that needs the package `gguf`.
+python -m benchmarks.cpu small    0.5 billion parameters, Qwen2.5-0.5B's shape
+python -m benchmarks.cpu tiny     10 million parameters, which both servers compile
+
+Each server has its defaults, and the machine to itself: an idle vLLM takes CPU from the others. Models have random
+weights in bfloat16 and the demo's tokenizer. llama.cpp takes part with the small one if `llama-server` is on PATH, with
+the same weights in bfloat16 and in Q4_0; that needs the package `gguf`.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -20,11 +24,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare import publish, read_options
+from benchmarks.compare import publish
 from benchmarks.servers import PATIENCE, ROOT, Server, free_port, running
 from benchmarks.turns import Round, Running, streams_turn
 
-STREAMS = (1, 8, 32)
+STREAMS = {"small": (1, 8, 32), "tiny": (1, 16)}
 TOKENS = 48
 # Starts of each server, and turns for each number of streams after each start.
 STARTS, TURNS = 2, 3
@@ -44,39 +48,48 @@ _SHAPE = {
     "bos_token_id": 0,
     "eos_token_id": 1,
 }
+_SHAPES = {
+    "small": _SHAPE,
+    "tiny": _SHAPE
+    | {"vocab_size": 8192, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 8}
+    | {"num_attention_heads": 8, "num_key_value_heads": 4},
+}
 _TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 
 Start = Callable[[], AbstractContextManager[Server]]
 
 
 def main() -> None:
-    read_options(__doc__)
-    measure()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("size", choices=_SHAPES)
+    parser.add_argument("--write", action="store_true", help="also write the table to the docs")
+    measure(parser.parse_args().size)
 
 
-def measure() -> None:
-    """Measure all servers, and publish the table."""
+def measure(size: str) -> None:
+    """Measure all servers with a model of this size, and publish the table."""
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint = make_checkpoint(Path(folder) / NAME)
+        checkpoint = make_checkpoint(Path(folder) / NAME, size)
         servers: dict[str, Start] = {
             "RayLLM": partial(rayllm_run, checkpoint),
             "vLLM": partial(vllm_serve, checkpoint),
         }
-        if shutil.which("llama-server"):
+        if size == "small" and shutil.which("llama-server"):
             for kind in ("BF16", "Q4_0"):
                 servers[f"llama.cpp {kind}"] = partial(llama_server, write_gguf(checkpoint, kind), kind)
-        turns = _run_all(servers)
-    publish("cpu", "\n".join(_table(list(servers), turns)), threads=f"{len(os.sched_getaffinity(0))} threads or fewer")
+        turns = _run_all(servers, STREAMS[size])
+    name = "cpu" if size == "small" else f"cpu-{size}"
+    publish(name, "\n".join(_table(list(servers), turns)), threads=f"{len(os.sched_getaffinity(0))} threads or fewer")
 
 
-def _run_all(servers: dict[str, Start]) -> dict[tuple[str, int], list[Round]]:
+def _run_all(servers: dict[str, Start], loads: Sequence[int]) -> dict[tuple[str, int], list[Round]]:
     """The turns of each server by number of streams."""
     turns: dict[tuple[str, int], list[Round]] = defaultdict(list)
     for _ in range(STARTS):
         for name, start in servers.items():
             with start() as server:
                 asked = Running(name, server, NAME)
-                for streams in STREAMS:
+                for streams in loads:
                     streams_turn(asked, streams, TOKENS)
                     turns[name, streams] += [streams_turn(asked, streams, TOKENS) for _ in range(TURNS)]
             print(f"{name}: done", file=sys.stderr)
@@ -90,22 +103,23 @@ def _table(names: Sequence[str], turns: dict[tuple[str, int], list[Round]]) -> l
         f"| {' | '.join(['streams', 'measure', *names[:2], 'ratio', *others])} |",
         f"|---|---|{'--:|' * (len(names) + 1)}",
     ]
-    for streams in STREAMS:
+    for streams in dict.fromkeys(streams for _, streams in turns):
         for measure_name in MEASURES:
             medians = [statistics.median(turn[measure_name] for turn in turns[name, streams]) for name in names]
             cells = [f"{value:.4g}" for value in medians]
-            row = [str(streams), measure_name, *cells[:2], f"{medians[0] / medians[1]:.2f}", *cells[2:]]
+            ratio = f"{medians[0] / medians[1]:.2f}" if medians[1] else "–"
+            row = [str(streams), measure_name, *cells[:2], ratio, *cells[2:]]
             table.append(f"| {' | '.join(row)} |")
     return table
 
 
-def make_checkpoint(folder: Path) -> Path:
+def make_checkpoint(folder: Path, size: str) -> Path:
     """Write a checkpoint with random weights; returns its folder."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
-    model = Qwen2ForCausalLM(Qwen2Config(**_SHAPE)).to(torch.bfloat16)
+    model = Qwen2ForCausalLM(Qwen2Config(**_SHAPES[size])).to(torch.bfloat16)
     with torch.no_grad():
         # So that greedy answers consist of tokens that the demo's tokenizer has.
         model.model.embed_tokens.weight[3000:] = 0
@@ -138,7 +152,7 @@ def vllm_serve(checkpoint: Path) -> AbstractContextManager[Server]:
 def llama_server(file: Path, kind: str) -> Iterator[Server]:
     """`llama-server` with a slot for each stream."""
     port = free_port()
-    most = max(STREAMS)
+    most = max(max(loads) for loads in STREAMS.values())
     command = ["llama-server", "--model", str(file), "--alias", NAME, "--host", "127.0.0.1", "--port", str(port)]
     command += ["--parallel", str(most), "--ctx-size", str(most * 512), "--no-webui"]
     with running(f"llama {kind}", command, port, dict(os.environ), health="/health") as server:

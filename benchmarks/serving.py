@@ -4,11 +4,12 @@ python -m benchmarks.serving                                   all parts, beside
 python -m benchmarks.serving paced flood --peers rayllm,vllm   some parts and servers
 python -m benchmarks.serving --write                           also put the tables into docs/performance.md
 
-Parts: cpu (`benchmarks.cpu`, a larger model on this machine's CPU), demo (a real engine), short (answers of one token
-on it, 16 at once), and on an engine that only keeps a pace: idle (memory of streams that wait), unary (short answers
-that are no streams), arrivals (streams that come by chance), paced (streams of which each waits for another's end),
-large (a prompt of 100,000 tokens beside small streams), flood (requests for a model that there is not) and ways (those
-of a reply that RayLLM does not take, or only where it must).
+Parts: cpu and cpu-tiny (`benchmarks.cpu`: a small and a tiny model on this CPU), demo (a real engine), short (answers
+of one token on it, 16 at once), and on an engine that only keeps a pace: idle (memory of streams that wait), unary
+(short answers that are no streams), arrivals (streams that come by chance), paced (streams of which each waits for
+another's end), large (a prompt of 100,000 tokens beside small streams), flood (requests for a model that there is not),
+relay (what routers do for replicas on other nodes) and ways (those of a reply that RayLLM does not take, or only where
+it must).
 """
 
 from __future__ import annotations
@@ -70,8 +71,15 @@ TITLES = {
     "serve-grpc": "ray.serve.llm, gRPC",
     "serve-tuned": "ray.serve.llm, tuned",
 }
-STREAMS = {"demo": (1, 8, 32, 64), "paced": (1, 8, 32, 64, 128, 512), "arrivals": (64, 128), "ways": (8, 128)}
+STREAMS = {
+    "demo": (1, 8, 32, 64),
+    "paced": (1, 8, 32, 64, 128, 512),
+    "arrivals": (64, 128),
+    "relay": (8, 128),
+    "ways": (8, 128),
+}
 USUAL = ("vllm", "rayllm")
+RELAY = ("vllm", "rayllm", "rayllm-relay")
 WAYS = ("vllm", "rayllm", "rayllm-relay", "rayllm-proxy", "rayllm-haproxy", "serve-grpc")
 
 
@@ -130,6 +138,7 @@ MEASURES = {
         "load's own share of a core",
     ),
     "arrivals": ("first token p50, ms", "first token p99, ms", "gap p50, ms", "gap p99, ms"),
+    "relay": ("tokens/s", "CPU s / 1000 tokens", "first token p50, ms", "gap p99, ms"),
     "ways": ("tokens/s", "CPU s / 1000 tokens", "first token p50, ms", "gap p99, ms"),
 }
 TURNS: dict[str, tuple[str, Callable[[Running], Round]]] = {
@@ -207,7 +216,20 @@ def run_parts(engine: str, parts: Sequence[str], peers: Sequence[str], options: 
 
 def main() -> None:
     # In this order: the other parts would leave memory behind for `idle`.
-    parts = ["cpu", "demo", "short", "idle", "unary", "arrivals", "paced", "large", "flood", "ways"]
+    parts = [
+        "cpu",
+        "cpu-tiny",
+        "demo",
+        "short",
+        "idle",
+        "unary",
+        "arrivals",
+        "paced",
+        "large",
+        "flood",
+        "relay",
+        "ways",
+    ]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", choices=[*parts, []], help=", ".join(parts))
     parser.add_argument("--peers", type=lambda text: text.split(","), help=", ".join(PEERS))
@@ -217,12 +239,14 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
     options = parser.parse_args()
     chosen = [part for part in parts if part in (options.parts or parts)]
-    together = [part for part in chosen if part not in ("cpu", "demo", "short", "ways")]
-    if "cpu" in chosen:
-        cpu.measure()
+    together = [part for part in chosen if part not in ("cpu", "cpu-tiny", "demo", "short", "relay", "ways")]
+    for part, size in (("cpu", "small"), ("cpu-tiny", "tiny")):
+        if part in chosen:
+            cpu.measure(size)
     run_parts("demo", [part for part in chosen if part in ("demo", "short")], options.peers or USUAL, options)
     run_parts("paced", together, options.peers or USUAL, options)
-    run_parts("paced", [part for part in chosen if part == "ways"], options.peers or WAYS, options)
+    for part, peers in (("relay", RELAY), ("ways", WAYS)):
+        run_parts("paced", [one for one in chosen if one == part], options.peers or peers, options)
 
 
 if __name__ == "__main__":
