@@ -43,18 +43,14 @@ def _template(model: ModelConfig, model_file: Path) -> str:
     if prompt_format.bos:
         return compile_template(prompt_format)
     if isinstance(model.source, LocalSource) and Path(model.source.path).is_dir():
-        return compile_template(prompt_format, bos=_tokenizer_bos(model.source.path))
+        from transformers import AutoTokenizer
+
+        # What the tokenizer itself adds.
+        tokenizer = AutoTokenizer.from_pretrained(model.source.path)
+        adds_bos = tokenizer.bos_token_id is not None and tokenizer.encode("a")[:1] == [tokenizer.bos_token_id]
+        return compile_template(prompt_format, bos=str(tokenizer.bos_token) if adds_bos else "")
     click.echo("note: `bos` is empty, so the engine also prepends the tokenizer's own BOS, if any.", err=True)
     return compile_template(prompt_format)
-
-
-def _tokenizer_bos(folder: str) -> str:
-    """The BOS that the tokenizer in `folder` adds, or ""."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    adds_bos = tokenizer.bos_token_id is not None and tokenizer.encode("a")[:1] == [tokenizer.bos_token_id]
-    return str(tokenizer.bos_token) if adds_bos else ""
 
 
 def _transcript(path: Path) -> dict[str, Any]:

@@ -86,7 +86,8 @@ class Interview:
         on_cpu = not accelerator and _runs_on_cpu(profile)
         answers = Answers(accelerator, lora=self._lora() if self._options.enable_lora else None, on_cpu=on_cpu)
         answers = self._parallelism(profile, gpu, answers)
-        answers = replace(answers, lora=answers.lora or self._lora_prompt(profile))
+        if self._options.enable_lora is None and not profile.task and self._confirm("Serve LoRA adapters?"):
+            answers = replace(answers, lora=self._lora())
         answers = self._lengths(profile, gpu, answers)
         fit = _fit(profile, gpu, answers)
         if fit and answers.context:
@@ -169,11 +170,6 @@ class Interview:
             hint = "`rayllm plan` shows which GPUs it fits on."
             raise ConfigError(f"{gpu.name}: 32 of them do not hold {tokens:,} tokens of the model.\nhint: {hint}")
         return parallelism
-
-    def _lora_prompt(self, profile: ModelProfile) -> Lora | None:
-        if self._options.enable_lora is not None or profile.task or not self._confirm("Serve LoRA adapters?"):
-            return None
-        return self._lora()
 
     def _lora(self) -> Lora:
         options = self._options

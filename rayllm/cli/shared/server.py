@@ -90,7 +90,8 @@ class Server:
 
     def models(self) -> list[Model]:
         """List the models and adapters; raises as `get`."""
-        entries = [entry for entry in self.get("models", data=list)["data"] if _is_model(entry)]
+        entries = [entry for entry in self.get("models", data=list)["data"] if isinstance(entry, dict)]
+        entries = [entry for entry in entries if isinstance(name := entry.get("id"), str) and name.isprintable()]
         return [_model(entry, {each["id"] for each in entries}) for entry in entries]
 
     def stream(self, body: Mapping[str, Any], on_send: Callable[[], None] = lambda: None) -> Generator[Any]:
@@ -218,10 +219,6 @@ def model_hint(name: str, names: list[str]) -> str:
     if similar := difflib.get_close_matches(name, names, n=1):
         return f"did you mean `{similar[0]}`?"
     return f"models here: {first_names([f'`{each}`' for each in names]) or 'none'}."
-
-
-def _is_model(entry: Any) -> bool:
-    return isinstance(entry, dict) and isinstance(entry.get("id"), str) and entry["id"].isprintable()
 
 
 def _model(entry: Mapping[str, Any], ids: set[str]) -> Model:
