@@ -24,7 +24,7 @@ _CACHE = "VLLM_CPU_KVCACHE_SPACE"
 # Without this variable, sampling is compiled even if the model is not.
 _NO_COMPILATION = "TORCHDYNAMO_DISABLE"
 CPU_VARIABLES = (BINDING, THREADS, _NO_COMPILATION, "LD_PRELOAD")
-"""Environment variables that `with_cpu_defaults` may set."""
+"""Environment variables that `with_cpu_defaults` may set, but for those that only compilation reads."""
 # Arguments that say whether the model is compiled.
 _COMPILATION_ARGUMENTS = {"enforce_eager", "compilation_config", "optimization_level"}
 # Types of models that were seen to compile, and arguments that make them special.
@@ -93,7 +93,9 @@ def _choose_threads(model: ModelConfig, weights: Path, neighbors: Neighbors) -> 
         return
     # Ray sets the variable to the CPUs of the actor, by default one.
     if THREADS not in model.runtime_env.get("env_vars", {}) and os.environ.get(THREADS, "1") == "1":
-        share = core_share(cores, neighbors, _bytes(weights))
+        # Models that embed or classify read whole prompts, which all threads share.
+        size = _bytes(weights) if generates(_read_config(weights), model.task) else 0
+        share = core_share(cores, neighbors, size)
         os.environ[THREADS] = str(max(1, share.threads // workers))
         if share.cpus:
             os.environ[BINDING] = ",".join(map(str, share.cpus))

@@ -2,12 +2,17 @@
 
 import random
 from bisect import bisect
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from rayllm.routing.rendezvous import hash_name
 
 SHORTLIST = 16
 """Replicas of a shortlist. The least loaded of so many is hardly more loaded than the least loaded of all."""
+# Places of a replica on the ring: with one, chance would give some replicas four times the keys of others.
+_PLACES = 8
+# Largest share of a shortlist's load for one adapter or system prompt.
+_MAX_SHARE = 0.5
+_WORD = 2**64
 
 
 class Shortlists:
@@ -17,12 +22,26 @@ class Shortlists:
     Source: Karger et al., "Consistent hashing and random trees", 1997.
     """
 
-    def __init__(self, ids: Iterable[str]) -> None:
-        self._ring = sorted((hash_name(one), one) for one in ids)
+    def __init__(self, ids: Collection[str]) -> None:
+        self._ring = sorted((hash_name(f"{one} {number}"), one) for one in ids for number in range(_PLACES))
+        self._size = min(SHORTLIST, len(ids))
 
     def ids(self, key: int) -> list[str]:
         """The replicas for a key; any neighbors for the key 0."""
-        first = bisect(self._ring, (key,)) if key else random.randrange(len(self._ring))
-        ring = self._ring[first : first + SHORTLIST]
-        ring += self._ring[: min(first, SHORTLIST - len(ring))]
-        return [one for _, one in ring]
+        at = bisect(self._ring, (key,)) if key else random.randrange(len(self._ring))
+        listed: dict[str, None] = {}
+        while len(listed) < self._size:
+            listed[self._ring[at % len(self._ring)][1]] = None
+            at += 1
+        return list(listed)
+
+
+def list_key(name: int, part: int, share: float, replicas: int) -> int:
+    """The key of what has a share of the load: of one shortlist, or of one of several if one cannot carry it.
+
+    `part` is a number that says which. When the number of lists doubles, half of the parts stay where they are.
+    """
+    lists = 1
+    while share * replicas > lists * SHORTLIST * _MAX_SHARE:
+        lists *= 2
+    return (name + part % lists * 0x9E3779B97F4A7C15) % _WORD or 1

@@ -98,13 +98,14 @@ def _on_cpu(config: ModelConfig, measured: Measured) -> dict[str, Any] | None:
     cpu = this_cpu()
     if cpu is None:
         return None
+    stored = measured.weights.bytes if config.task in (None, "generate") else 0
     dtype, reason = str(config.engine_kwargs.get("dtype", "auto")), "`engine_kwargs.dtype` says so"
     if dtype == "auto" and measured.architecture.is_quantized:
         reason = "its weights are quantized"
     elif dtype == "auto":
         measured, dtype, reason = measured.on_cpu(cpu), cpu.dtype, cpu.reason
     return {
-        "threads": configured_threads(config) or core_share(this_machine(), weights=measured.weights.bytes).threads,
+        "threads": configured_threads(config) or core_share(this_machine(), weights=stored).threads,
         "dtype": dtype,
         "reason": reason,
         "weights": measured.weights.bytes,

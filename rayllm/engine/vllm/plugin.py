@@ -73,13 +73,15 @@ def compile_at_start() -> None:
 
     if not current_platform.is_cpu():
         return
+    from vllm.config import CompilationMode
     from vllm.v1.worker.cpu_worker import CPUWorker
 
     warm_up = CPUWorker.compile_or_warm_up_model
 
     def warm_up_once(self: CPUWorker) -> Any:
         times = warm_up(self)
-        torch.compiler.set_stance("eager_on_recompile")
+        if self.compilation_config.mode == CompilationMode.DYNAMO_TRACE_ONCE:
+            torch.compiler.set_stance("eager_on_recompile")
         return times
 
     CPUWorker.compile_or_warm_up_model = warm_up_once

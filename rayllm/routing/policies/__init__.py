@@ -19,7 +19,7 @@ class Policy(Protocol):
         """What requests have in common that are to meet in the same of many replicas; 0 for nothing."""
 
     def choose(self, request: RoutingRequest, candidates: Sequence[Candidate], replicas: int = 0) -> Candidate:
-        """The best of one or more candidates, which are a shortlist of so many replicas; 0 if there are no others."""
+        """The best of one or more candidates; `replicas` is how many the model has, 0 for as many as candidates."""
 
     def reason(self, request: RoutingRequest, candidate: Candidate) -> str:
         """Why the candidate was chosen, for people; called before `on_sent`."""

@@ -1,5 +1,6 @@
 """Adapter affinity: requests for an adapter go to replicas that have it loaded, or to one of two owners to load it."""
 
+import random
 from collections import deque
 from collections.abc import Sequence
 
@@ -8,7 +9,7 @@ from rayllm.routing.policies import Policy
 from rayllm.routing.popularity import Popularity
 from rayllm.routing.rendezvous import hash_name, owners_of
 from rayllm.routing.request import RoutingRequest
-from rayllm.routing.shortlist import SHORTLIST
+from rayllm.routing.shortlist import list_key
 
 # Requests for adapters during which a replica counts as loading the adapter it was sent, whatever it reports.
 _LOADING_WINDOW = 32
@@ -18,8 +19,6 @@ _HOT_SHARE = 0.25
 # Owners of an adapter, of which the less loaded loads it: a single owner would leave the load to chance, and a choice
 # among all replicas would move adapters around and evict others everywhere.
 _OWNERS = 2
-# Largest share of a shortlist's load up to which an adapter stays in one.
-_MAX_SHARE = 0.5
 
 
 class AdapterAffinity:
@@ -35,17 +34,20 @@ class AdapterAffinity:
         self._loading: deque[tuple[str, str]] = deque(maxlen=_LOADING_WINDOW)
 
     def key(self, request: RoutingRequest, replicas: int) -> int:
-        """The adapter, unless a shortlist cannot carry it."""
-        adapter = hash_name(request.adapter) if request.adapter else 0
-        fits = self._popularity.share(adapter) * replicas / SHORTLIST < _MAX_SHARE
-        return adapter if adapter and fits else self._policy.key(request, replicas)
+        """The adapter, with the other policy's key if the adapter is too popular for one shortlist."""
+        key = self._policy.key(request, replicas)
+        if not request.adapter:
+            return key
+        adapter = hash_name(request.adapter)
+        return list_key(adapter, key or random.getrandbits(32), self._popularity.share(adapter), replicas)
 
     def choose(self, request: RoutingRequest, candidates: Sequence[Candidate], replicas: int = 0) -> Candidate:
         """One with the adapter, or one to load the adapter if there is none or another one is needed."""
         if not request.adapter:
             return self._policy.choose(request, candidates, replicas)
         loaded = [one for one in candidates if self._has_loaded(one, request.adapter)]
-        others = [one for one in candidates if one not in loaded]
+        with_adapter = {one.id for one in loaded}
+        others = [one for one in candidates if one.id not in with_adapter]
         if others and (not loaded or self._needs_replica(request, loaded, candidates, replicas)):
             return _loader(request, others)
         return self._policy.choose(request, loaded, replicas)
@@ -60,8 +62,8 @@ class AdapterAffinity:
 
     def on_sent(self, request: RoutingRequest, candidate: Candidate) -> None:
         self._policy.on_sent(request, candidate)
+        self._popularity.add(hash_name(request.adapter) if request.adapter else 0, request.work)
         if request.adapter:
-            self._popularity.add(hash_name(request.adapter), request.work)
             self._loading.append((candidate.id, request.adapter))
 
     def on_removed(self, candidate_id: str) -> None:

@@ -9,7 +9,7 @@ from rayllm.routing.candidate import Candidate, within_bound
 from rayllm.routing.popularity import Popularity
 from rayllm.routing.rendezvous import owner_of
 from rayllm.routing.request import RoutingRequest
-from rayllm.routing.shortlist import SHORTLIST
+from rayllm.routing.shortlist import list_key
 
 # Load, in tokens, that a cached token outweighs once affinity has given way. The expected tokens of a request count
 # until its end, so most of that load does not delay a new request.
@@ -39,8 +39,11 @@ class PrefixAware:
         self._reuse = _INITIAL_REUSE
 
     def key(self, request: RoutingRequest, replicas: int) -> int:
-        """The group if a shortlist can carry it, or the conversation."""
-        return self._owner_key(request, replicas / SHORTLIST) if request.affinity_tokens else 0
+        """The group, with the conversation if a shortlist cannot carry the group, or the conversation."""
+        if not request.affinity_tokens or not request.group_key:
+            return request.affinity_key if request.affinity_tokens else 0
+        share = self._groups.share(request.group_key)
+        return list_key(request.group_key, request.affinity_key, share, replicas)
 
     def choose(self, request: RoutingRequest, candidates: Sequence[Candidate], replicas: int = 0) -> Candidate:
         """A preferred one within its load bound, or the best by load less the value of cached tokens."""
@@ -84,9 +87,9 @@ class PrefixAware:
         reused = 1.0 if request.is_follow_up else (max(cached) - min(cached)) / request.prompt_tokens
         self._reuse += (reused - self._reuse) / _REUSE_WINDOW
 
-    def _owner_key(self, request: RoutingRequest, owners: float) -> int:
-        """Key whose owner gets the conversation: the group's key if one of the owners can carry the whole group."""
-        if request.group_key and self._groups.share(request.group_key) * owners < _MAX_GROUP_SHARE:
+    def _owner_key(self, request: RoutingRequest, replicas: int) -> int:
+        """Key whose owner gets the conversation: the group's key if one replica can carry the whole group."""
+        if request.group_key and self._groups.share(request.group_key) * replicas < _MAX_GROUP_SHARE:
             return request.group_key
         return request.affinity_key
 

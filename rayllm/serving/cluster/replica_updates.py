@@ -41,6 +41,7 @@ def subscribe(app: str, deployment: str, listener: Listener) -> None:
 def unsubscribe(app: str, deployment: str) -> None:
     with _lock:
         _listeners.pop((app, deployment), None)
+        _last.pop((app, deployment), None)
 
 
 def publish(app: str, deployment: str, updates: list[ReplicaUpdate]) -> None:

@@ -69,6 +69,8 @@ ROUTER = "Router"
 """Name of the deployment."""
 # Seconds between updates of gauges, as in Ray's own deployments.
 _EXPORT_PERIOD_S = 5.0
+# Seconds between questions to Serve which models run; an answer takes a second of CPU with a thousand models.
+_CONNECT_PERIOD_S = 120.0
 # Seconds for routers to answer one of them.
 _ANSWER_S = 5.0
 # Seconds that a stopping router waits for replies that pass through it.
@@ -158,6 +160,7 @@ class Router:
         self._log_requests(config.router.log_requests)
         if self._exporting is None:
             self._exporting = asyncio.create_task(self._export_load())
+            self._connecting = asyncio.create_task(self._connect_running())
         if self._batch_scheduler:
             self._batch_scheduler.start()
         for deployment in self._replica_sets.keys() - set(names.values()):
@@ -241,7 +244,6 @@ class Router:
 
     async def _export_load(self) -> None:
         """Set the gauges again and again: Ray's exporter drops gauges that are not set."""
-        await self._connect_running()
         while True:
             self._metrics.update_load()
             await asyncio.sleep(_EXPORT_PERIOD_S)
@@ -279,21 +281,23 @@ class Router:
         replica_set = self._replica_sets.get(deployment)
         if replica_set is None:
             queue = ServeQueue(self._handles[deployment], partial(self._woke, deployment))
-            replica_set = self._replica_sets[deployment] = open_replica_set(
-                self._name, deployment, model_id, queue, config.router
-            )
+            replica_set = open_replica_set(self._name, deployment, model_id, queue, config.router)
+            self._replica_sets[deployment] = replica_set
         replica_set.configure(config.router.routing_of(model_id), config.router.queue_timeout_s)
         if model_id not in config.at_zero:
             replica_set.queue.connect()
         return replica_set
 
     async def _connect_running(self) -> None:
-        """Connect to the models at zero that run already. Serve's answer takes a second with a thousand models."""
-        waiting = {name: each.queue for name, each in self._replica_sets.items() if not each.queue.is_connected}
-        with suppress(UnavailableError):
-            running = (await self._readiness.deployments()).running if waiting else ()
-            for name in waiting.keys() & running:
-                waiting[name].connect()
+        """Connect again and again to the models at zero that run without a request here. Mostly `connect` was first."""
+        while True:
+            waiting = {name: each.queue for name, each in self._replica_sets.items() if not each.queue.is_connected}
+            with suppress(UnavailableError):
+                running = (await self._readiness.deployments()).running if waiting else ()
+                for name in waiting.keys() & running:
+                    waiting[name].connect()
+                    await asyncio.sleep(0)
+            await asyncio.sleep(_CONNECT_PERIOD_S)
 
     def _woke(self, deployment: str) -> None:
         """Have all routers connect to a model at zero that has a request in this one."""
@@ -317,7 +321,7 @@ class Router:
 
     async def __del__(self) -> None:
         """Stop the router; Ray Serve awaits this."""
-        for name in ("_exporting", "_uploading"):
+        for name in ("_exporting", "_connecting", "_uploading"):
             if task := getattr(self, name, None):
                 task.cancel()
         if batch_scheduler := getattr(self, "_batch_scheduler", None):

@@ -82,12 +82,6 @@ class Replica:
         """Whether the replica may be sent requests at all."""
         return self._health is Health.OPEN
 
-    @property
-    def has_room(self) -> bool:
-        """Whether the replica surely has a free slot: it has refused nothing lately."""
-        candidate = self.candidate
-        return self.is_open and not self.credit.is_refused and candidate.requests < candidate.capacity
-
     def free_slots(self, priority: Priority) -> int:
         """Requests of a class that the replica would accept, by this router's own count."""
         return self.credit.free_slots(priority) if self.is_open else 0

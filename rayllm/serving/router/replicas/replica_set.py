@@ -144,7 +144,7 @@ class ReplicaSet:
         if not candidates:
             return None
         chosen = self._policy.choose(search.request, candidates, len(self.replicas))
-        search.waits = not listed and all(self.replicas[one.id].credit.is_refused for one in candidates)
+        search.waits = all(self.replicas[one.id].credit.is_refused for one in candidates)
         search.choice = self._reason(search.request, chosen, is_only=not listed and len(candidates) == 1)
         return self.replicas[chosen.id]
 
@@ -154,7 +154,9 @@ class ReplicaSet:
             return []
         key = self._policy.key(search.request, len(self.replicas))
         listed = [self.replicas[one] for one in self._shortlists.ids(key) if one not in search.tried]
-        return [one.candidate for one in listed if one.has_room]
+        free = [one for one in listed if one.free_slots(Priority.BATCH) > 0]
+        # Where all have refused requests lately, others surely have room.
+        return [] if all(one.credit.is_refused for one in free) else [one.candidate for one in free]
 
     def _free(self, search: ReplicaSearch) -> list[Candidate]:
         """All with free slots, but those that have failed the request only if there are no others."""
@@ -205,9 +207,10 @@ class ReplicaSet:
         queued_at = loop.time()
         waiting = _Waiting(search, loop.create_future())
         ticket = Ticket(waiting, search.priority, search.tenant, search.request.work)
+        # First: connecting to a model may fail.
+        self.queue.enter()
         self._waiting.push(ticket, at_head=not search.is_new)
         search.is_new = False
-        self.queue.enter()
         self._wake()
         try:
             async with asyncio.timeout_at(search.deadline):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from rayllm.core.errors import UnavailableError
+from rayllm.serving.router import deployment
 from rayllm.serving.router.deployment import Router
 from rayllm.serving.router.readiness import Deployments
 
@@ -39,32 +43,51 @@ class Connecting:
     def __init__(self, controller: Serve) -> None:
         self.queues = {"a": Queue(), "b": Queue()}
         sets = {name: SimpleNamespace(queue=queue) for name, queue in self.queues.items()}
+        self.controller = controller
         self.router: Any = SimpleNamespace(_replica_sets=sets, _readiness=controller)
+
+    async def connect_running(self, *names: str, questions: int = 0) -> None:
+        """Until these models are connected, and the controller has been asked so often."""
+        connecting = asyncio.create_task(Router._connect_running(self.router))
+        async with asyncio.timeout(30):
+            while self.connected != [*names] or self.controller.asked < questions:
+                await asyncio.sleep(0)
+        assert not connecting.done()
+        connecting.cancel()
 
     @property
     def connected(self) -> list[str]:
         return [name for name, queue in self.queues.items() if queue.is_connected]
 
 
-async def test_a_router_that_starts_connects_to_what_runs() -> None:
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deployment, "_CONNECT_PERIOD_S", 0)
+
+
+async def test_a_router_connects_to_what_runs() -> None:
     found = Connecting(Serve("a", "c"))
-    await Router._connect_running(found.router)
-    assert found.connected == ["a"]
+    await found.connect_running("a", questions=2)
+    found.controller.running = frozenset("b")
+    await found.connect_running("a", "b")
 
 
-async def test_and_starts_without_the_controller() -> None:
+async def test_and_waits_for_a_controller_that_is_away() -> None:
     found = Connecting(Serve("a", is_away=True))
-    await Router._connect_running(found.router)
-    assert not found.connected
+    await found.connect_running(questions=2)
+    found.controller.is_away = False
+    await found.connect_running("a")
 
 
-async def test_without_models_at_zero_the_controller_is_not_asked() -> None:
-    controller = Serve()
-    found = Connecting(controller)
+async def test_a_router_that_is_connected_to_all_models_does_not_ask_the_controller() -> None:
+    found = Connecting(Serve())
     for queue in found.queues.values():
         queue.connect()
-    await Router._connect_running(found.router)
-    assert not controller.asked
+    connecting = asyncio.create_task(Router._connect_running(found.router))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    connecting.cancel()
+    assert not found.controller.asked
 
 
 async def test_a_router_connects_to_what_another_one_has_woken() -> None:
