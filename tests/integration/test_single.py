@@ -22,6 +22,8 @@ WEIGHTS = ROOT / "models" / "rayllm-demo" / "weights"
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache of the model's server, with compiled code: the model is compiled as it is for users."""
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "0")
+    # PyTorch itself sets this one in a process that compiles.
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     monkeypatch.setenv("RAYLLM_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
